@@ -105,13 +105,9 @@ class Connection:
     """A protocol with an application behind it and a Transport before it. `state` is the lifespan's."""
 
     def __init__(
-        self,
-        app: App,
-        take: Take | None = None,
-        state: dict[str, Any] | None = None,
-        loop: Any = None,
+        self, app: App, take: Take | None = None, state: dict[str, Any] | None = None, loop: Any = None,
         keep_alive_s: int = 5,
-    ) -> None:
+    ) -> None:  # fmt: skip
         # Not access_log=False: that would silence uvicorn's access logger for the whole process, and other tests.
         config = uvicorn.Config(
             app, http=HttpProtocol, interface="asgi3", log_config=None, timeout_keep_alive=keep_alive_s, ws="none"

@@ -261,14 +261,9 @@ class FakeDevice:
     threads = 1
 
     def __init__(
-        self,
-        loop: VirtualLoop,
-        *capacities: int,
-        fate: Callable[[Pushed], Fate] = lambda pushed: Fate(),
-        batch_ns: Callable[[int], int] = affine,
-        handover_ns: int = 0,
-        **options: int,
-    ) -> None:
+        self, loop: VirtualLoop, *capacities: int, fate: Callable[[Pushed], Fate] = lambda pushed: Fate(),
+        batch_ns: Callable[[int], int] = affine, handover_ns: int = 0, **options: int,
+    ) -> None:  # fmt: skip
         options.setdefault("max_running", len(capacities))
         self.spec = DeviceSpec(tuple(WorkerSpec(capacity) for capacity in capacities), **options)
         self.fate = fate

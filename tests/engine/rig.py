@@ -17,6 +17,7 @@ from app.contract import (
     Array,
     Batching,
     Checks,
+    Lease,
     Model,
     ModelCall,
     ModelInfo,
@@ -74,20 +75,11 @@ class Affine:
 
 
 def make_model(
-    call: Callable[..., Any] | None = None,
-    inputs: Sequence[TensorSpec] = (X,),
-    outputs: Sequence[TensorSpec] = (Y,),
-    *,
-    name: str = "m",
-    version: str = "1",
-    takes_parameters: bool = False,
-    row_check: str = "off",
-    samples: Sequence[SampleRow] = (),
-    stages: Sequence[Callable[..., Any]] = (),
-    again: Sequence[Sequence[int]] = (),
-    context: Callable[..., Any] | None = None,
-    **batching: Any,
-) -> Model:
+    call: Callable[..., Any] | None = None, inputs: Sequence[TensorSpec] = (X,), outputs: Sequence[TensorSpec] = (Y,),
+    *, name: str = "m", version: str = "1", takes_parameters: bool = False, row_check: str = "off",
+    samples: Sequence[SampleRow] = (), stages: Sequence[Callable[..., Any]] = (), again: Sequence[Sequence[int]] = (),
+    context: Callable[..., Any] | None = None, **batching: Any,
+) -> Model:  # fmt: skip
     """Not checked for independent rows unless told so: what a model has seen is then what was asked of it."""
     batching.setdefault("policy", "no_wait")  # the default looks at measured times, and what it does depends on them
     info = ModelInfo(name, version, "test", tuple(inputs), tuple(outputs), Batching(**batching))
@@ -102,13 +94,9 @@ def make_model(
 
 
 def recurrent(
-    declared: Recurrent,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    *,
-    row_check: str = "off",
+    declared: Recurrent, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, row_check: str = "off",
     **batching: Any,
-) -> Model:
+) -> Model:  # fmt: skip
     """A recurrent model of batches of four rows."""
     call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
     return Model(info, call, checks=Checks(row_check=row_check))
@@ -155,6 +143,38 @@ async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None,
         return await awaited(lease)
 
 
+class Caller:
+    """Waits for one call as a request on the fast path does."""
+
+    def __init__(self, served: ServedModel, on_end: Callable[[], object] = lambda: None) -> None:
+        self.served = served
+        self.on_end = on_end
+        self.ends: list[Answer | Exception] = []
+        self.slots_used = -1
+        self.lease: Lease
+
+    def call(self, value: float, **options: Any) -> Caller:
+        self.lease = self.served.lease(ModelCall(1, **options))
+        self.lease.write(0, rows_of(value))
+        self.lease.submit(self)
+        return self
+
+    def done(self) -> bool:
+        return bool(self.ends)
+
+    def set_result(self, answer: Answer) -> None:
+        self._end(answer)
+
+    def set_exception(self, error: Exception) -> None:
+        self._end(error)
+
+    def _end(self, what: Answer | Exception) -> None:
+        self.ends.append(what)
+        self.slots_used = self.served.pool.used
+        self.lease.close()
+        self.on_end()
+
+
 @dataclass(eq=False)
 class Rig:
     """An engine, its fake device and the models it serves, in the order given."""
@@ -193,15 +213,10 @@ class Rig:
 
 @asynccontextmanager
 async def serving(
-    *models: Model,
-    device: FakeDevice | None = None,
-    scheduler: Scheduler | None = None,
-    rate: float = 1.0,
-    profiles: ProfileCache | None = None,
-    profile_budget_s: float = 0.0,
-    threads: ThreadTimes = lambda: None,
+    *models: Model, device: FakeDevice | None = None, scheduler: Scheduler | None = None, rate: float = 1.0,
+    profiles: ProfileCache | None = None, profile_budget_s: float = 0.0, threads: ThreadTimes = lambda: None,
     **options: Any,
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[Rig]:  # fmt: skip
     """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
     loop = virtual_loop()
     device = device or FakeDevice(loop, 4)
@@ -213,12 +228,3 @@ async def serving(
         for model in models or (make_model(),):
             rig.models.append(await started(engine, model))
         yield rig
-
-
-@asynccontextmanager
-async def hung() -> AsyncIterator[tuple[Rig, asyncio.Task[Answer]]]:
-    """A started engine whose unit never ends, and the call that waits for it."""
-    async with serving(device=device(4, hangs=True)) as rig:
-        call = rig.ask(10.0)
-        await rig.loop.turn(2)
-        yield rig, call

@@ -15,7 +15,6 @@ import torch
 from app.contract import UNBOUNDED, Array, Model, ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
-from app.engine.executor import Job
 from app.engine.memory import Memory
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
@@ -45,15 +44,6 @@ class Sums:
             raise ValueError("poisoned")
         state[0].add_(x)  # a unit that fails after this runs again from where its rows were
         return state[0], (state[0],)
-
-
-class Ending(Sums):
-    """The same; there is no answer of 6."""
-
-    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        if (state[0] == 6).any():
-            raise ValueError("no end")
-        return torch.stack([y[length - 1] for y, length in zip(ys, lengths, strict=True)])
 
 
 class Strides(Sums):
@@ -139,15 +129,6 @@ async def begun(served: ServedModel, *lengths: int) -> list[asyncio.Task[Array]]
     return tasks
 
 
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """All that the device is given."""
-    jobs: list[Job] = []
-    push = CpuDevice.push
-    monkeypatch.setattr(CpuDevice, "push", lambda self, worker, job: (jobs.append(job), push(self, worker, job))[1])
-    return jobs
-
-
 async def ends(served: ServedModel, *rows: Array) -> list[Any]:
     """The answer to each row, or its error."""
     found = await asyncio.gather(*(ask(served, row) for row in rows), return_exceptions=True)
@@ -220,7 +201,7 @@ class TestEndsTogether:
         assert [float(got[0]) for got in asked] == list(lengths)
         assert served.pool.used == 0
 
-    @pytest.mark.parametrize("kind", [Sums, LastState, Ending, Strides, NearEnd])
+    @pytest.mark.parametrize("kind", [Sums, LastState, Strides, NearEnd])
     @pytest.mark.parametrize(
         ("lengths", "calls"),
         [
@@ -231,9 +212,7 @@ class TestEndsTogether:
         ],
         ids=["one step apart", "two steps apart", "short", "all in a row"],
     )
-    async def test_rows_that_end_one_step_apart_are_finished_by_one_call(
-        self, kind: type[Sums], lengths: tuple[int, ...], calls: list[list[int]], finished: list[list[int]]
-    ) -> None:
+    async def test_rows_that_end_one_step_apart_are_finished_by_one_call(self, kind, lengths, calls, finished) -> None:
         cell = kind()
         async with serving(sums(cell)) as served:
             finished.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -12,12 +12,11 @@ import pytest
 import torch
 from fakes import MS, virtual
 
-from app.contract import CLASSES, Answer, Lease, ModelCall, awaited
-from app.engine.served_model import ServedModel
+from app.contract import CLASSES, Answer, ModelCall, awaited
 from app.errors import BadRequest, DeadlineExceeded, DeadlineUnreachable, ModelFailed, NotReady, QueueFull
 from app.scheduler.types import AT_ONCE, Klass
 
-from .rig import POISON, Affine, Rig, assert_answer, device, make_model, rows_of, serving, tensor
+from .rig import POISON, Affine, Caller, Rig, assert_answer, device, make_model, rows_of, serving, tensor
 
 # Invariant: a client that goes frees what it held, but never a slot that a unit reads, and disturbs nobody else.
 # Whoever waits for an answer gets it once, when the call's slots are free, and its trouble is nobody else's.
@@ -60,41 +59,6 @@ async def test_slots_are_given_back_once():
         other.close()
         assert_answer(answer, 10.0)
         rig.assert_settled()
-
-
-# callers without a future
-
-
-class Caller:
-    """Waits for one call as a request on the fast path does."""
-
-    def __init__(self, served: ServedModel, on_end: Callable[[], object] = lambda: None) -> None:
-        self.served = served
-        self.on_end = on_end
-        self.ends: list[Answer | Exception] = []
-        self.slots_used = -1
-        self.lease: Lease
-
-    def call(self, value: float, **options: int) -> Caller:
-        self.lease = self.served.lease(ModelCall(1, **options))
-        self.lease.write(0, rows_of(value))
-        self.lease.submit(self)
-        return self
-
-    def done(self) -> bool:
-        return bool(self.ends)
-
-    def set_result(self, answer: Answer) -> None:
-        self._end(answer)
-
-    def set_exception(self, error: Exception) -> None:
-        self._end(error)
-
-    def _end(self, what: Answer | Exception) -> None:
-        self.ends.append(what)
-        self.slots_used = self.served.pool.used
-        self.lease.close()
-        self.on_end()
 
 
 @pytest.mark.parametrize("value", [10.0, POISON])

@@ -11,7 +11,7 @@ from fakes import MS, Fate, affine, virtual
 from app.contract import ModelCall, awaited
 from app.errors import DeadlineExceeded, NotReady
 
-from .rig import ask, assert_answer, device, ends_of, hung, make_model, rows_of, serving, started
+from .rig import ask, assert_answer, device, ends_of, make_model, rows_of, serving, started
 
 
 @virtual
@@ -97,7 +97,9 @@ async def test_replace_without_a_gap():
 
 @virtual
 async def test_a_worker_that_hangs_at_the_end_is_logged_and_nothing_ticks_after_it(caplog: pytest.LogCaptureFixture):
-    async with hung() as (_, call):
+    async with serving(device=device(4, hangs=True)) as rig:
+        call = rig.ask(10.0)
+        await rig.loop.turn(2)
         call.cancel()
     assert "a worker did not end within" in caplog.text
     assert asyncio.all_tasks() == {asyncio.current_task()}

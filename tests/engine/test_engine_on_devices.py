@@ -27,19 +27,8 @@ from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
 from .places import Linear, Place, answered, captured, crowd, only, turn
-from .rig import X, Y, answers, ask, make_model, recurrent, rows_of, started, tensor
+from .rig import X, Y, make_model, recurrent, started, tensor
 from .streams.losing import LAST, lose
-
-
-async def test_calls_get_their_own_answers(place: Place):
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        assert captured(served) == place.graphs
-        for wave in range(4):
-            await crowd(served, 100 * wave, 60)
-        assert served.pool.used == 0
-        assert place.kind == "cpu" or {worker for worker, _ in served.stats.batches} == {0, 1, 2}
-        await engine.stop(served)
 
 
 @pytest.mark.parametrize("policy", ["no_wait", "adaptive"])
@@ -59,22 +48,6 @@ async def test_rows_join_and_leave_at_boundaries_and_nothing_is_left_of_them(pla
         kept = served.executor.activations
         assert served.pool.used == 0
         assert kept is None or (kept.rows, kept.nbytes) == (0, 0)
-
-
-@only("graphs")
-async def test_best_effort_rows_are_copied_when_their_unit_is_pushed(place: Place, monkeypatch):
-    """Copied on arrival, rows of a hundred uploads would be copied before those of a real-time call."""
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        device, log = engine.device, []
-        arrive, push = device.arrive, device.push
-        monkeypatch.setattr(device, "arrive", lambda *given: (log.append("arrive"), arrive(*given)))
-        monkeypatch.setattr(device, "push", lambda *given: (log.append("push"), push(*given)))
-        for klass, order in (("best_effort", ["push"]), ("realtime", ["arrive", "push"])):
-            log.clear()
-            answer = await ask(served, rows_of(3.0), klass=klass)
-            assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
-            assert log == order
 
 
 async def test_models_are_loaded_and_go_while_others_serve(place: Place):
@@ -237,9 +210,7 @@ class Tagger(nn.Module):
         pytest.param(True, 12, layer_steps.LEAST_TO_PACK, "bf16", id="mean-bf16"),
     ],
 )
-async def test_each_row_gets_what_the_module_gives_it_alone(
-    place: Place, mean: bool, bound: int, least: int, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, least, precision, monkeypatch) -> None:
     monkeypatch.setattr(layer_steps, "LEAST_TO_PACK", least)
     inputs, outputs = [tensor("ids", "INT64", ("n", bound))], [tensor("y", "FP32", 16)]
     outputs = outputs if mean else [tensor("tags", "FP32", ("n", bound), 3), *outputs]

@@ -7,46 +7,33 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
 
-from app.contract import CLASSES, Answer, ModelCall
+from app.contract import CLASSES
 from app.scheduler.record import Entry, RecordingScheduler
 from planner.replay import replay
 
-from .rig import Rig, make_model, rows_of, serving
+from .rig import Caller, Rig, make_model, serving
 
 REAL, BEST = CLASSES
 
 
-class Caller:
-    """Waits for one answer, as a connection does, and writes down that it came."""
-
-    def __init__(self, log: list[str], name: str) -> None:
-        self._log, self._name = log, name
-        self.over = asyncio.get_running_loop().create_future()
-
-    def done(self) -> bool:
-        return self.over.done()
-
-    def set_result(self, answer: Answer) -> None:
-        self._log.append(f"answer {self._name}")
-        self.over.set_result(None)
-
-    def set_exception(self, error: Exception) -> None:
-        self.over.set_exception(error)
-
-
 def calls(rig: Rig, log: list[str], klass: str, *values: float) -> list[asyncio.Future[None]]:
-    callers = []
+    """A call of each value, which writes down that its answer came, as a connection does."""
+    ends = []
     for value in values:
-        lease = rig.served.lease(ModelCall(1, klass=klass))
-        lease.write(0, rows_of(value))
-        caller = Caller(log, f"{klass} {value:g}")
-        lease.submit(caller)
-        callers.append(caller.over)
-    return callers
+        over = asyncio.get_running_loop().create_future()
+        ends.append(over)
+        Caller(rig.served, partial(answered, log, f"answer {klass} {value:g}", over)).call(value, klass=klass)
+    return ends
+
+
+def answered(log: list[str], told: str, over: asyncio.Future[None]) -> None:
+    log.append(told)
+    over.set_result(None)
 
 
 def logging_device(log: list[str], *capacities: int) -> FakeDevice:

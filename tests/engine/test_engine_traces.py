@@ -76,8 +76,7 @@ visits = st.builds(
 )
 fates = st.lists(
     st.tuples(
-        st.sampled_from([100 * US, MS, 1_700 * US, 6 * MS]),
-        st.sampled_from([None] * 6 + [Fault.MODEL, Fault.OOM]),
+        st.sampled_from([100 * US, MS, 1_700 * US, 6 * MS]), st.sampled_from([None] * 6 + [Fault.MODEL, Fault.OOM])
     ),
     min_size=1,
     max_size=12,

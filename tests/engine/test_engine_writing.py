@@ -42,9 +42,7 @@ def reader(into: list[str]) -> Callable[[int, tuple[str, str], int], None]:
 
 
 @pytest.mark.parametrize(("kind", "capacities"), [("gpt2", (4,)), ("t5", (4, 4))])
-async def test_texts_under_load_with_calls_that_leave(
-    kind: str, capacities: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_texts_under_load_with_calls_that_leave(kind, capacities, tmp_path, monkeypatch) -> None:
     random.seed(1)
     made = tiny_decoders.save(tmp_path, kind, MOST)
     model = load(ModelSource("writer", 1, tmp_path))

@@ -55,9 +55,7 @@ def fitted(model: Model, pool: int, running: int) -> Model:
         ([LONG, MASK], 400_000, 500, 42),
     ],
 )
-def test_queues_are_cut_to_the_memory_of_slots(
-    inputs: Any, pool: int, queue: int, cut: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_queues_are_cut_to_the_memory_of_slots(inputs: Any, pool: int, queue: int, cut: int, caplog) -> None:
     model = make_model(None, inputs, [Y], max_queue=queue, max_batch=8)
     found = fitted(model, pool, 16)
     assert (found.info.batching.max_queue, found.info.batching.max_batch) == (cut, 8)
@@ -160,12 +158,9 @@ KEEPS = DeviceOptions(keeps_one=True)
         ((8, 4), KEEPS, (-1, 0)),
     ],
 )
-def test_the_worker_kept_for_real_time_has_streams_of_high_priority(
-    capacities: tuple[int, ...], options: DeviceOptions, priorities: tuple[int, ...]
-) -> None:
+def test_the_worker_kept_for_real_time_has_streams_of_high_priority(capacities, options, priorities) -> None:
     specs = worker_specs(capacities, options)
-    assert tuple(spec.capacity for spec in specs) == capacities
-    assert tuple(spec.priority for spec in specs) == priorities
+    assert [(spec.capacity, spec.priority) for spec in specs] == [*zip(capacities, priorities, strict=True)]
     device = StreamDevice(FakeRuntime(), specs)
     if len(capacities) > 1 and options.keeps_one:
         assert best_workers(device.spec) == {priorities.index(-1)}

@@ -167,11 +167,7 @@ def test_memory_of_a_pool_that_nobody_has_used_for_a_minute_goes_back_to_the_sys
     left = np.count_nonzero(pool.views[0][:90])
     assert left * 4 <= 4 * mmap.PAGESIZE, "pages that it shares with what lies beside each part"
     assert pool.views[0][spare.start + 1 :].all(), "rows to measure with are not its own"
-
-
-def test_memory_in_use_stays() -> None:
-    pool = Pool([MIB], 100)
     pool.take(1)
     pool.views[0][:] = 1
     ticked(pool, 200)
-    assert pool.views[0].all()
+    assert pool.views[0].all(), "memory in use stays"

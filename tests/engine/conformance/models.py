@@ -131,14 +131,9 @@ def staged_of_lengths(bound: int = 4) -> Trips:
 
     x, y = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("y", "FP32", 1)
     model = make_model(
-        None,
-        [x, tensor("mask", "FP32", ("n", bound), mask_of="x")],
-        [y],
-        stages=[first, second, last],
-        again=[(), (), (1, 2)],
-        context=lambda x, mask: (mask / 2,),
-        **LENGTHS,
-    )
+        None, [x, tensor("mask", "FP32", ("n", bound), mask_of="x")], [y], stages=[first, second, last],
+        again=[(), (), (1, 2)], context=lambda x, mask: (mask / 2,), **LENGTHS,
+    )  # fmt: skip
     return Trips(
         model,
         lambda number: np.full(number % 4 + 1, number, np.float32),
@@ -228,13 +223,9 @@ def counts(bad: Bad | None = None) -> Trips:
         return [np.array(ran) * 10, np.array(ran[-1] - 1 + len(ran))]
 
     return Trips(
-        model,
-        lambda number: np.array(first(number)),
-        expected,
-        lambda number: min(first(number) + 1, 5),
-        cells=True,
+        model, lambda number: np.array(first(number)), expected, lambda number: min(first(number) + 1, 5), cells=True,
         bad=bad,
-    )
+    )  # fmt: skip
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,13 +14,15 @@ from runtimes import FakeRuntime, FakeStream, Mark
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import run_unit
-from app.engine.device import Completion, DeviceOptions, Report
+from app.engine.device import Completion, Device, DeviceOptions, Report
 from app.engine.executor import Executor, Job, Stop
 from app.engine.pool import Slots
+from app.engine.profiling.warmup import run_rows
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.launch import Launch
+from app.models.checks.samples import example_row
 from app.scheduler.types import WorkerSpec
 
 
@@ -110,12 +112,9 @@ class SteppedStreams(StreamDevice):
     """Streams without threads: `turn` does one thing that a thread of the device, or a stream, might do next."""
 
     def __init__(
-        self,
-        runtime: FakeRuntime,
-        capacities: Sequence[int],
-        options: DeviceOptions | None = None,
+        self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None,
         clock: Callable[[], int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         specs = tuple(WorkerSpec(capacity) for capacity in capacities)
         super().__init__(runtime, specs, options, clock=clock or runtime.clock)
         self.fake = runtime
@@ -156,3 +155,8 @@ class SteppedStreams(StreamDevice):
     def complete_next(self, index: int) -> None:
         """A worker's completer waits for one step."""
         self.workers[index].completer.next()
+
+
+def try_batch(device: Device, executor: Executor, size: int, lengths: Mapping[str, int]) -> None:
+    """Run a batch of plain rows of these lengths."""
+    run_rows(device, executor, [example_row(executor.model.info.client_inputs, lengths)] * size, size)

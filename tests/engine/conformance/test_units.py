@@ -118,29 +118,21 @@ def bench(request) -> Iterator[OnThreads | OnVirtualTime]:
 ON_THREADS = pytest.mark.parametrize("bench", [OnThreads, OnVirtualTime, OnStreams], indirect=True)
 
 
-def loaded(bench, *values: float) -> CpuExecutor:
+def loaded(bench, *values: float, model: Model | None = None) -> CpuExecutor:
     """An executor whose slots hold these rows."""
-    executor = bench.device.open(make_model(), 8)
-    executor.pool.take(len(values))
-    executor.pool.write(range(len(values)), 0, rows_of(*values))
+    executor = bench.device.open(model or make_model(), 8)
+    executor.pool.write(executor.pool.take(len(values)), 0, rows_of(*values))
     return executor
 
 
-def test_a_unit_is_reported_once_with_its_outputs(bench):
-    executor = loaded(bench, 10.0, 11.0, 12.0)
-    bench.device.push(0, Job(7, executor, [2, 0], 2), Stop())
-    completion = bench.next()
-    assert (completion.outcome.unit_id, completion.outcome.error, completion.worker) == (7, None, 0)
-    assert np.array_equal(completion.ran.outputs[0], answers(rows_of(12.0, 10.0)))
-    assert completion.outcome.compute_ns == completion.ran.busy_ns > 0
-    assert bench.end() == []
+def run(bench, executor: CpuExecutor, *slots: int, unit: int = 1, worker: int = 0) -> Completion:
+    bench.device.push(worker, Job(unit, executor, slots, len(slots)), Stop())
+    return bench.next()
 
 
 def test_a_model_in_stages_can_run_whole(bench):
-    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
-    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
-    bench.device.push(0, Job(7, executor, [1, 0], 2), Stop())
-    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0, 10.0)))
+    executor = loaded(bench, 10.0, 11.0, model=make_model(stages=[lambda x: x * 2, lambda x: x + 1]))
+    assert np.array_equal(run(bench, executor, 1, 0).ran.outputs[0], answers(rows_of(11.0, 10.0)))
 
 
 def test_workers_work_side_by_side(bench):
@@ -163,12 +155,12 @@ def test_workers_work_side_by_side(bench):
 )
 def test_a_failure_is_reported_and_the_worker_goes_on(bench, value: float, fault: Fault, message: str):
     executor = loaded(bench, value, 10.0)
-    bench.device.push(0, Job(1, executor, range(2), 2), Stop())
-    completion = bench.next()
-    assert (completion.outcome.error, completion.message, completion.ran) == (fault, message, None)
-    assert bench.device.dead() is None
-    bench.device.push(0, Job(2, executor, [1], 1), Stop())
-    assert bench.next().outcome.error is None
+    completion = run(bench, executor, 0, 1, unit=7)
+    assert (completion.outcome.unit_id, completion.outcome.error, completion.message) == (7, fault, message)
+    assert (completion.ran, bench.device.dead()) == (None, None)
+    completion = run(bench, executor, 1)
+    assert completion.outcome.error is None
+    assert completion.outcome.compute_ns == completion.ran.busy_ns > 0
     assert bench.end() == []
 
 
@@ -180,12 +172,8 @@ def test_an_error_whose_own_text_fails_ends_no_worker(bench):
     def call(x):
         raise Mute
 
-    executor = bench.device.open(make_model(call), 1)
-    executor.pool.take(1)
-    executor.pool.write(range(1), 0, rows_of(10.0))
-    for unit in range(2):
-        bench.device.push(0, Job(unit, executor, [0], 1), Stop())
-        assert bench.next().message == "Mute: (it cannot be shown)"
+    executor = loaded(bench, 10.0, model=make_model(call))
+    assert {run(bench, executor, 0, unit=unit).message for unit in range(2)} == {"Mute: (it cannot be shown)"}
     assert bench.end() == []
 
 
@@ -193,12 +181,10 @@ def test_an_error_whose_own_text_fails_ends_no_worker(bench):
 def test_the_end_of_a_worker_is_reported_and_said(bench):
     executor = loaded(bench, FATAL, 10.0)
     assert bench.device.dead() is None
-    bench.device.push(0, Job(1, executor, [0], 1), Stop())
-    completion = bench.next()
+    completion = run(bench, executor, 0)
     assert (completion.outcome.error, completion.worker) == (Fault.DEVICE, 0)
     assert completion.message == "GeneratorExit: the model asked for it"
-    bench.device.push(1, Job(2, executor, [1], 1), Stop())  # the other one lives
-    assert bench.next().outcome.error is None
+    assert run(bench, executor, 1, unit=2, worker=1).outcome.error is None  # the other one lives
     bench.device.push(0, Job(3, executor, [1], 1), Stop())  # and this is never heard of again
     assert bench.end() == []
     assert bench.device.dead() == "worker 0 has died"
@@ -206,11 +192,8 @@ def test_the_end_of_a_worker_is_reported_and_said(bench):
 
 def test_grad_is_off(bench):
     seen: list[bool] = []
-    executor = bench.device.open(make_model(lambda x: seen.append(torch.is_inference_mode_enabled()) or x), 1)
-    executor.pool.take(1)
-    executor.pool.write(range(1), 0, rows_of(10.0))
-    bench.device.push(0, Job(1, executor, [0], 1), Stop())
-    bench.next()
+    model = make_model(lambda x: seen.append(torch.is_inference_mode_enabled()) or x)
+    run(bench, loaded(bench, 10.0, model=model), 0)
     assert set(seen) == {True}
 
 
@@ -283,14 +266,14 @@ def test_a_failed_batch_gets_the_parameters_that_came(bench):
             raise ValueError("bad")
         return x * factors[:, None]
 
-    executor = bench.device.open(replace(make_model(scaled, max_batch=4), read_parameters=lambda given: None), 3)
-    executor.pool.write(executor.pool.take(3), 0, rows_of(10.0, 20.0, -1.0))
+    model = replace(make_model(scaled, max_batch=4), read_parameters=lambda given: None)
+    executor = loaded(bench, 10.0, 20.0, -1.0, model=model)
     for slot in range(3):
         executor.pool.parameters[slot] = {"factors": [3.0]}
-    for unit, slots in enumerate(([0, 1, 2], [0, 1], [0], [1])):
-        bench.device.push(0, Job(unit, executor, slots, len(slots)), Stop())
-        ran = bench.next().ran
-        assert ran is None if unit == 0 else np.array_equal(ran.outputs[0], 3 * rows_of(10.0, 20.0)[slots])
+    assert run(bench, executor, 0, 1, 2).ran is None
+    for slots in ([0, 1], [0], [1]):
+        ran = run(bench, executor, *slots).ran
+        assert np.array_equal(ran.outputs[0], 3 * rows_of(10.0, 20.0)[slots])
 
 
 @ON_REAL

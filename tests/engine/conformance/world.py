@@ -14,8 +14,7 @@ from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.scheduler.types import Fault
 
-from .stepped import SteppedCpu, SteppedStreams
-from .trials import try_batch
+from .stepped import SteppedCpu, SteppedStreams, try_batch
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,7 @@ def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int,
 
 
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in KINDS), ("t5", True), ("gpt2", True)])
-def test_every_text_is_that_of_generate_under_random_joins_and_leaves(
-    kind: str, packed: bool, folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_text_is_that_of_generate_under_random_joins_and_leaves(kind, packed, folders, monkeypatch) -> None:
     monkeypatch.setattr(packing, "LEAST_TO_PACK", 1 if packed else packing.LEAST_TO_PACK)
     monkeypatch.setattr(attention, "_CALL", attention._CALL if packed else -1)  # then each row reads its own columns
     random.seed(3)
@@ -166,9 +164,7 @@ def reads_for(monkeypatch: pytest.MonkeyPatch, ns: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "pieces"), [("t5", 2), ("marian", 2), ("gpt2", 3), ("llama", 3)])
-def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
-    kind: str, pieces: int, folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(kind, pieces, folders, monkeypatch) -> None:
     random.seed(8)
     reads_for(monkeypatch, 1)
     monkeypatch.setattr(reading_module, "LEAST", 7)
@@ -245,9 +241,7 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     assert [piece.tokens for piece in got[slot]] == sorted(piece.tokens for piece in got[slot])
 
 
-def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(
-    folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(folders: Any, monkeypatch) -> None:
     """A call leaves in the middle of its prompt, and the next one gets its slot."""
     reads_for(monkeypatch, 1)
     folder, model = folders("gpt2")

@@ -37,28 +37,7 @@ def filled(model: Model, slots: int = 8) -> CpuExecutor:
     return executor
 
 
-class Keeper:
-    """Keeps the inputs of each call; gives the first back as the output."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple] = []
-
-    def __call__(self, *inputs, **keywords):
-        self.seen.append((*[value.clone() if isinstance(value, torch.Tensor) else value for value in inputs], keywords))
-        return inputs[0]
-
-
 # gathering
-
-
-def test_a_row_that_runs_alone_is_a_view_and_others_are_not():
-    where: list[int] = []
-    executor = filled(make_model(lambda x: where.append(x.data_ptr()) or x))
-    slab = executor.pool.slabs[0]
-    executor.whole([2], 1)
-    executor.whole([2, 3], 2)
-    assert where[0] == slab[2].data_ptr()
-    assert not slab.data_ptr() <= where[1] < slab.data_ptr() + slab.nbytes
 
 
 # outputs
@@ -234,16 +213,6 @@ def test_every_row_is_answered_as_if_it_were_alone(datatype, lengths, bounds, sh
 
 
 # outputs
-
-
-@pytest.mark.parametrize("change", [lambda x: x[:, :-1], lambda x: torch.cat([x, x], dim=1)], ids=["shorter", "longer"])
-def test_an_output_as_long_as_its_inputs_or_none(change):
-    executor = of_tensors([tensor("x", "FP32", ("n", 8))], [tensor("y", "FP32", ("n", 8))], change)
-    put(executor, 0, np.ones(3), n=3)
-    with pytest.raises(
-        ConfigError, match=r"output 'y': expected the length 3 that the inputs have along axis 'n', got"
-    ):
-        executor.whole([0], 1)
 
 
 # What stages on a CPU do to memory; conformance/test_any_order.py has the answers of rows in any batches.

@@ -13,8 +13,7 @@ from app.engine.device import Completion, DeviceOptions
 from app.engine.executor import Job, Stop
 from app.engine.streams.graphs import Shape
 
-from ..conformance.stepped import SteppedStreams
-from ..conformance.trials import try_batch
+from ..conformance.stepped import SteppedStreams, try_batch
 from ..rig import make_model, rows_of
 
 EAGER, GRAPHS = DeviceOptions(graphs=False), DeviceOptions()
@@ -31,13 +30,9 @@ class Bench:
     """A stepped device with one model, and what it reported. Streams move only when told."""
 
     def __init__(
-        self,
-        *capacities: int,
-        options: DeviceOptions = EAGER,
-        model: nn.Module | Model | None = None,
-        seed: int = 0,
+        self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | Model | None = None, seed: int = 0,
         tried: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`tried`: the sizes of batches that have run before it serves."""
         self.runtime = FakeRuntime(seed)
         self.device = SteppedStreams(self.runtime, capacities or (4,), options)

@@ -85,16 +85,12 @@ async def outputs(place: Place) -> np.ndarray:
 
 
 async def test_serving_never_synchronises(place: Place):
+    """Nor do stages and steps."""
     async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        with no_synchronisation():
-            await crowd(served, 0, 100)
-
-
-async def test_stages_and_steps_never_synchronise(place: Place):
-    async with place.serving() as engine:
+        whole = await started(engine, make_model(Linear(), max_batch=4))
         models = [(trips, await started(engine, trips.model)) for trips in (staged(), sums())]
         with no_synchronisation():
+            await crowd(whole, 0, 100)
             await asyncio.gather(*(answered(served, trips, 100, 60) for trips, served in models))
 
 

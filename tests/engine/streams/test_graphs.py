@@ -120,9 +120,7 @@ CATCHES = "pinned_free_catch_all:True"
         ("pinned_max_cached_size_mb:8", "pinned_max_cached_size_mb:8"),
     ],
 )
-def test_settings_are_added_to_those_that_are_there(
-    theirs: str, expected: str, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_added_to_those_that_are_there(theirs: str, expected: str, known: bool, monkeypatch) -> None:
     """Not every torch knows what it is to do with pinned memory of a device that has failed."""
     now = [theirs]
 
@@ -145,9 +143,7 @@ def test_settings_are_added_to_those_that_are_there(
     ("version", "release"),
     [("2.9.1", (2, 9)), ("2.11.0+cu130", (2, 11)), ("2.11.0a0+git1", (2, 11)), ("2.13.0", (2, 13)), ("3.0", (3, 0))],
 )
-def test_releases_are_compared_by_their_numbers(
-    version: str, release: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_releases_are_compared_by_their_numbers(version: str, release: tuple[int, int], monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     assert torch_release() == release
     if release < (2, 11):
@@ -156,9 +152,7 @@ def test_releases_are_compared_by_their_numbers(
 
 
 @pytest.mark.parametrize(("version", "ends"), [("2.11.0", [False, True]), ("2.13.0", [False])])
-def test_after_a_capture_that_failed_an_old_torch_makes_another(
-    version: str, ends: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_capture_that_failed_an_old_torch_makes_another(version: str, ends: list[bool], monkeypatch) -> None:
     """Its generator of random numbers believes that the first goes on, until one has ended well."""
     ended: list[bool] = []
 

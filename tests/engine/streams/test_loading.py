@@ -26,8 +26,7 @@ from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
 from ..conformance.models import plain, sums
-from ..conformance.stepped import SteppedStreams
-from ..conformance.trials import try_batch
+from ..conformance.stepped import SteppedStreams, try_batch
 from ..conformance.world import World
 from ..rig import answers, make_model, rows_of, tensor
 from .bench import EAGER, GRAPHS, Bench, Double
@@ -107,9 +106,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(
-    graphs: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(graphs: bool, caplog) -> None:
     """The gate opens when another worker's unit has ended: in vain if that waits for the gate."""
     reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
     runtime = InlineRuntime()
@@ -186,9 +183,7 @@ class Draws(nn.Module):
         return x * 2 + 1
 
 
-def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(caplog) -> None:
     """Where the runtime counts them: there its batches would fail while a capture is open."""
     runtime = FakeRuntime()
     device = SteppedStreams(runtime, (4,))
@@ -303,9 +298,7 @@ def of_length(model: nn.Module, options: DeviceOptions = GRAPHS) -> Bench:
         ((30, 1, 1), 40, GRAPHS, 30),
     ],
 )
-def test_a_batch_is_padded_to_the_next_length_that_was_captured(
-    lengths: tuple[int, ...], fails: int, options: DeviceOptions, padded: int
-) -> None:
+def test_a_batch_is_padded_to_the_next_length_that_was_captured(lengths, fails, options, padded) -> None:
     """A shape in which the model fails has no graph, and the others do."""
     model = Sums(fails)
     bench = of_length(model, options)

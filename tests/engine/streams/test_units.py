@@ -257,9 +257,7 @@ def test_a_unit_that_is_pushed_when_the_device_has_been_closed_is_reported() -> 
     [(False, 0, [1, 1], None), (True, 0, [1], None), (False, WHOLE, [0], Fault.MODEL)],
     ids=["one step more is on the stream", "none is", "whole"],
 )
-def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
-    itself: bool, stage: int, steps: list[int], fault: Fault | None
-) -> None:
+def test_a_unit_of_several_steps_ends_when_the_device_is_closed(itself, stage, steps, fault) -> None:
     """A row ends with its first step; the others of the unit are not reported again, nor for ever under way."""
     bench = Bench(model=(counts() if itself else sums()).model, tried=(1,))
     rows = np.array([0, 6]) if itself else [np.ones(length, np.float32) for length in (1, 6)]
@@ -283,9 +281,7 @@ def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
     [(False, 1, [2, 2]), (False, 0, [1, 1]), (False, AT_ONCE, [2, 4]), (True, None, [1, 1])],
     ids=["the next one", "none ahead", "as far as may be", "nobody knows which rows end"],
 )
-def test_steps_are_launched_ahead_of_the_one_that_runs(
-    itself: bool, push_ahead_ns: int | None, under_way: list[int]
-) -> None:
+def test_steps_are_launched_ahead_of_the_one_that_runs(itself, push_ahead_ns, under_way) -> None:
     """At the launch, when nothing is known of how long a step takes, and when the first one has ended."""
     options = DeviceOptions(push_ahead_ns=push_ahead_ns)
     bench = Bench(model=(counts() if itself else sums()).model, options=options, tried=(1,))
@@ -301,37 +297,3 @@ def test_steps_are_launched_ahead_of_the_one_that_runs(
 
 
 # Ebird's rules of slots, one by one; conformance/test_any_order.py holds them all at once, in any order.
-
-
-def test_slots_come_back_unasked_when_a_unit_that_waited_for_their_copies_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Asking costs a call into the driver for each row, on the event loop."""
-    bench = Bench()
-    first, second = bench.arrive(1.0, 2.0), bench.arrive(3.0)
-    bench.ran([*first, *second])
-    later = bench.arrive(4.0)
-    bench.launch()
-    asked: list[object] = []
-    monkeypatch.setattr(bench.runtime, "fired", lambda event: bool(asked.append(event)))
-    bench.pool.give_back([*first, *second])
-    assert not asked
-    assert bench.pool.free == 7
-    bench.pool.give_back(later)
-    assert len(asked) == 1
-    assert bench.pool.free == 7, "its copy is not over"
-
-
-def test_a_unit_whose_rows_have_been_copied_does_not_wait_for_a_launcher_that_copies_others() -> None:
-    bench = Bench()
-    slots = bench.arrive(1.0)
-    bench.launch()
-    others = bench.arrive(2.0)
-    lock = bench.device.in_stream.lock
-    lock.acquire()
-    try:
-        bench.pool.copy_arrived(slots)  # or it hangs
-    finally:
-        lock.release()
-    bench.pool.copy_arrived(others)
-    assert bench.pool.follow(others, bench.device.workers[0].stream) == 2
