@@ -63,14 +63,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     """Logging is the process's: put it back."""
-    names = [
-        None,
-        "starling",
-        "uvicorn",
-        "starling.access",
-        "python_multipart",
-        "opentelemetry.trace",
-    ]
+    names = [None, "starling", "uvicorn", "starling.access", "python_multipart", "opentelemetry.trace"]
     before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
     handlers = list(logging.getLogger().handlers)
     yield

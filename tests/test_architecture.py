@@ -209,10 +209,7 @@ def room_faults(source: str, path: str) -> list[str]:
     ("path", "source"),
     [
         ("app/engine/cpu/device.py", "from app.engine.streams.threads import Health"),
-        (
-            "app/engine/pool.py",
-            "import typing\nif typing.TYPE_CHECKING:\n    import app.engine.lease",
-        ),
+        ("app/engine/pool.py", "import typing\nif typing.TYPE_CHECKING:\n    import app.engine.lease"),
         ("app/http/codecs/v2.py", "from app.http.asgi import HttpApp"),
     ],
 )

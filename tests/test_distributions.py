@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from background import ended
 from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,8 +53,5 @@ def test_the_client_is_packaged_alone_and_needs_little() -> None:
 
 def test_the_client_imports_nothing_of_the_server() -> None:
     code = "import sys, starling_client; print({'torch', 'app', 'fastapi'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env={"PYTHONPATH": str(CLIENT / "src")}, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
+    done = ended(sys.executable, "-c", code, cwd="/", env={"PYTHONPATH": str(CLIENT / "src")})
     assert done.stdout == "set()\n"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import median
 from xml.etree import ElementTree
+
+from background import ended
 
 import app
 from app.contract import Batching
@@ -30,10 +31,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @cache
 def pages() -> list[str]:
     """All Markdown files that are, or could be, committed."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    listed = ended("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", cwd=ROOT)
     names = listed.stdout.split() or [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.md")]
     return sorted(name for name in {*names, "README.md"} if (ROOT / name).exists())
 

@@ -40,9 +40,6 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
             assert {"starling_live 1.0", "starling_ready 1.0"} < set(told)
             assert 'starling_model_ready{model="echo",version="1"} 1.0' in told
             assert any(line.startswith("starling_build_info{") and f'"{__version__}"' in line for line in told)
-        assert asyncio.get_running_loop()._default_executor is None or "aside" not in str(  # type: ignore[attr-defined]
-            asyncio.get_running_loop()._default_executor._thread_name_prefix  # type: ignore[attr-defined]
-        )
     assert (gc.get_threshold(), sys.getswitchinterval()) == before
     assert gc.get_freeze_count() <= frozen  # what was frozen before may have gone meanwhile
 

@@ -42,9 +42,7 @@ def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
     ("limits", "set_to", "told"),
     [((1024, 1 << 20), 4352, None), ((1024, 2048), 2048, 2048), ((8192, 8192), None, None), ((-1, -1), None, None)],
 )
-def test_open_files(
-    limits: tuple[int, int], set_to: int | None, told: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_files(limits: tuple[int, int], set_to: int | None, told: int | None, monkeypatch) -> None:
     resource = pytest.importorskip("resource")
     found: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)

@@ -89,9 +89,7 @@ def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
     assert stopping.lifecycle.live() == "worker 0 has died"
 
 
-def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(
-    stopping: Stopping, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(stopping, caplog, monkeypatch) -> None:
     armed: list[tuple[float, bool]] = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda after, exit, file: armed.append((after, exit)))
     (look,) = stopping.lifecycle.tick_callbacks

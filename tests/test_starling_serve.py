@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from background import ended
 
 from app.contract import ModelSource
 from app.errors import ConfigError
@@ -33,9 +34,7 @@ def command(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
     """`starling --version` with these folders first on the path, as the installed script runs it."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     code = "import sys; sys.path.remove(''); sys.argv = ['starling', '--version']; import starling_serve as s; s.main()"
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
-    )
+    return ended(sys.executable, "-c", code, cwd=folder, env=env)
 
 
 @pytest.mark.parametrize("name", ["app.py", "app/__init__.py"])

@@ -82,10 +82,7 @@ def _v2_answer(number: int, id: bytes, *, binary: bool) -> tuple[bytes, Mapping[
     head = b'{"model_name":"echo","model_version":"1","outputs":[%s]%s}' % (tensor, id)
     if not binary:
         return head, JSON
-    return head + raw, {
-        "content-type": "application/octet-stream",
-        "inference-header-content-length": str(len(head)),
-    }
+    return head + raw, {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
 
 
 def _v1(number: int) -> Example:

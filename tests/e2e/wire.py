@@ -139,11 +139,6 @@ class Wire:
             length = int(lower[at : lower.index(b"\r\n", at)])
             return Answer(int(head[9:12]), head, await self._reader.readexactly(length))
 
-    async def ended(self) -> bool:
-        """Wait for the server to close; whether nothing more came before."""
-        async with asyncio.timeout(PATIENCE_S):
-            return await self._reader.read(1) == b""
-
 
 async def once(host: str, request: bytes) -> Answer:
     """On a connection of its own."""

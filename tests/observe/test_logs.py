@@ -1,4 +1,4 @@
-"""One line per event, as text or as JSON; and models' own errors, each cause once."""
+"""One line per event, as text or as JSON; models' own errors, each cause once; and the last errors of all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from opentelemetry.trace import TraceState
 
+from app.observe.last_errors import LastErrors
 from app.observe.logs import CauseLog, JsonFormatter, TextFormatter, configure, fields
 
 
@@ -123,3 +124,18 @@ def test_a_line_of_json_whatever_a_path_is_made_of(encoding: str, monkeypatch: p
     stream.write(JsonFormatter().format(record))
     line = json.loads(stream.buffer.getvalue())
     assert line["message"] == "größe/\ufffd: ignored"
+
+
+def test_equal_last_errors_are_counted_and_the_newest_are_kept() -> None:
+    """There are few entries, and none is long."""
+    errors = LastErrors()
+    for number in range(100):
+        errors.add("echo", "queue_full", "the queue is full")
+        errors.add("echo", "bad_request", f"{number}: {'x' * 10_000}")
+    kept = errors.since(0)
+    assert [(one["code"], one["count"]) for one in kept] == [
+        *[("bad_request", 1)] * 18, ("queue_full", 100), ("bad_request", 1),
+    ]  # fmt: skip
+    assert kept[-1]["message"] == "99: " + "x" * 196
+    assert [one["code"] for one in errors.since(errors.total - 1)] == ["bad_request"]
+    assert errors.since(errors.total) == []

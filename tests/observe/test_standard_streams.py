@@ -38,9 +38,7 @@ def read(reader: int, until: bytes) -> bytes:
     return found
 
 
-def test_lines_that_do_not_fit_are_counted_and_told_later(
-    pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_that_do_not_fit_are_counted_and_told_later(pipe: tuple[int, int], caplog) -> None:
     file = NeverWaiting(pipe[1], "<stderr>")
     sent = [b"%099d\n" % number for number in range(2 * MIB // 100)]  # twice what may wait
     for line in sent:

@@ -39,9 +39,7 @@ def test_off(environment: dict[str, str]) -> None:
     ("flag", "name", "host"),
     [(None, BASE, "one"), (None, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "one"), ("http://two:4318", BASE, "two")],
 )
-def test_a_flag_or_a_standard_variable_switches_it_on(
-    flag: str | None, name: str, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flag_or_a_standard_variable_switches_it_on(flag: str | None, name: str, host: str, monkeypatch) -> None:
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
     sent_to: list[str] = []
     monkeypatch.setattr(OTLPSpanExporter, "shutdown", lambda self: sent_to.append(self._endpoint))
@@ -75,9 +73,7 @@ def test_which_service_it_is(variable: str, value: str, service: str, monkeypatc
         ("TraceIdRatio", "0.25", 0.25), ("parentbased_traceidratio", "0", 0), ("jaeger_remote", "0.5", 1),
     ],
 )  # fmt: skip
-def test_the_share_is_that_of_opentelemetrys_variables(
-    sampler: str, argument: str, expected: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_share_is_that_of_opentelemetrys_variables(sampler: str, argument: str, expected: float, caplog) -> None:
     assert share({"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}) == expected
     assert ("got 'jaeger_remote'; all requests are traced" in caplog.text) == (sampler == "jaeger_remote")
 

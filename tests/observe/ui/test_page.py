@@ -57,9 +57,7 @@ async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/a/b"])
-async def test_a_browser_is_sent_to_the_page_and_a_program_asks_whether_the_server_lives(
-    tmp_path: Path, prefix: str
-) -> None:
+async def test_a_browser_is_sent_to_the_page_and_a_program_asks_whether_the_server_lives(tmp_path, prefix: str) -> None:
     async with server(tmp_path, api_key=KEY, root_path=prefix) as (_, client):
         answer = await client.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
         assert (answer.status_code, answer.headers["location"]) == (307, f"{prefix}/ui" if prefix else "ui")
