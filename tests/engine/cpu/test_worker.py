@@ -91,6 +91,10 @@ def test_what_a_model_raises(desk: Desk, exc: BaseException, fault: Fault):
     assert desk.reports.empty()
 
 
+def test_torch_that_cannot_allocate_is_out_of_memory(desk: Desk):
+    assert desk.run(lambda x: torch.empty(1 << 58)).outcome.error is Fault.OOM  # by what the installed torch says then
+
+
 def test_a_crash_names_its_model():
     """The stack that Python leaves then has no other word of it where a model brings no code of its own."""
     seen: list[str] = []
