@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from app import process
 from app.contract import Batching
 from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
@@ -100,7 +99,6 @@ def engine_of(
             device,
             ProfileCache(settings.profile_dir or default_folder()),
             settings.profile_budget_s,
-            threads=process.thread_times,
         ),
         scheduler,
         hang_floor_s=settings.hang_floor_s,

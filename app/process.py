@@ -14,7 +14,6 @@ import gc
 import os
 import sys
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -133,15 +132,6 @@ def switch_threads_often() -> None:
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
     """Give the event loop its helper threads, for decoding, compression and files. They have a name in Linux too."""
     loop.set_default_executor(ThreadPoolExecutor(threads, _HELPER_NAME, _name_thread, (_HELPER_NAME,)))
-
-
-def thread_times() -> tuple[int, int] | None:
-    """CPU nanoseconds used by the calling thread, and by all helper threads; None if unknown."""
-    if not hasattr(time, "pthread_getcpuclockid"):  # macOS, Windows
-        return None
-    helpers = (one.ident for one in threading.enumerate() if one.name.startswith(_HELPER_NAME))
-    used = sum(time.clock_gettime_ns(time.pthread_getcpuclockid(ident)) for ident in helpers if ident is not None)
-    return time.thread_time_ns(), used
 
 
 def _name_thread(name: str) -> None:

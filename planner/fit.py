@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.scheduler.estimates.front_load import FrontLoad
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
+from planner.front_load import FrontLoad
 
 from .fleet import Setup, counted
 from .simulated_front import FrontCosts
@@ -49,7 +49,7 @@ def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, 
     return float(sum(used_s) / requests.sum()), 0.0
 
 
-def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
+def fit(profile: Profile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
     """The costs with fitted `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first.
 
     With a single load the effect of the rate is unknown: then `slowed` is 0.

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, PolicySpec, Program, WorkerSpec
+from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, WorkerSpec
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
@@ -58,7 +58,7 @@ Progress = Callable[[int], None]
 class Setup:
     """What is simulated. `rate`: requests per second of all replicas together; None keeps that of a trace."""
 
-    profile: ModelProfile
+    profile: Profile
     rate: float | None
     policy: str = "adaptive"
     requests: int = 100_000
@@ -134,7 +134,7 @@ class Setup:
         front = None if self.front is None else SimulatedFront(self.front)
         decodes = bool(self.prompts)
         device = SimulatedDevice(self.profile, spec.max_running, factor, front, decodes=decodes)
-        stages = self._served.program_stages()
+        stages = tuple(Stage(part, part.cell) for part in self._served.of_stages())
         if decodes:
             stages = tuple(replace(cell, own_steps=True) for cell in stages)
         name = policy_for(self.policy, self.objective)
@@ -149,7 +149,7 @@ class Setup:
         return node
 
     @property
-    def _served(self) -> ModelProfile:
+    def _served(self) -> Profile:
         """The profile as the scheduler knows it. For a decoder only its steps, as on the server."""
         if not self.prompts:
             return self.profile
@@ -171,8 +171,8 @@ class Setup:
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = self._served
         tables = _solve(
-            profile.stage(), workers=running, values=bool(profile.stages), handovers=len(profile.parts),
-            lead_ns=self._spec().lead_ns, stages=tuple(one.stage() for one in profile.stages),
+            profile, workers=running, values=bool(profile.stages), handovers=len(profile.parts),
+            lead_ns=self._spec().lead_ns, stages=profile.stages,
         )  # fmt: skip
         return replace(self, tables=tables)
 

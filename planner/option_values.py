@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 
 from app.scheduler.estimates import profile as profiles
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import default_workers
 
 _BATCH = 32  # largest batch of a made-up device, rows
 
 
-def profile(text: str, max_batch: int = 0) -> ModelProfile:
+def profile(text: str, max_batch: int = 0) -> Profile:
     """A profile from a file or from linear:A+Bb. `max_batch` 0 keeps the profile's own. Raises OSError."""
     if not text:
         raise ValueError("profile: expected a file or linear:A+Bb; give --profile")
@@ -28,7 +28,7 @@ def profile(text: str, max_batch: int = 0) -> ModelProfile:
     return measured.up_to(max_batch) if max_batch else measured
 
 
-def _linear(text: str, max_batch: int) -> ModelProfile:
+def _linear(text: str, max_batch: int) -> Profile:
     fixed, plus, row = text.removeprefix("linear:").partition("+")
     try:
         if not (plus and row.endswith("b")):
@@ -39,7 +39,7 @@ def _linear(text: str, max_batch: int) -> ModelProfile:
     return profiles.linear(*times, max_batch)
 
 
-def device(measured: ModelProfile, capacities: Sequence[int], policy: str) -> str:
+def device(measured: Profile, capacities: Sequence[int], policy: str) -> str:
     """The default device: shared for several workers.
 
     For a policy with its own list of workers it is shared only if the profile has times of concurrent units.

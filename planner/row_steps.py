@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from app.scheduler import prefill
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Row, Unit
 
 
@@ -45,7 +45,7 @@ class DecoderTimes:
 
     __slots__ = ("_budget", "_cell", "_readers", "_reads", "step_ns")
 
-    def __init__(self, profile: ModelProfile) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._reads, self._cell = profile.parts
         self._budget = prefill.PrefillBudget()
         self._readers: list[Stepped] = []  # rows that read together, until they have read all

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Unit
 
 from .row_steps import DecoderTimes
@@ -58,7 +58,7 @@ class UnitTimes:
 
     __slots__ = ("_parts", "_plain")
 
-    def __init__(self, profile: ModelProfile) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._parts = profile.parts
         plain = not profile.stages and not profile.by_length
         self._plain = profile.batch_ns if plain else ()  # a short cut for most runs
@@ -93,7 +93,7 @@ class SimulatedDevice:
 
     def __init__(
         self,
-        profile: ModelProfile,
+        profile: Profile,
         at_once: int = 1,
         factor: Callable[[], float] | None = None,
         front: SimulatedFront | None = None,
@@ -174,7 +174,7 @@ class SimulatedDevice:
                 self.due, self._next = end, worker
 
 
-def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
+def slowdown(profile: Profile, units: int) -> tuple[float, ...]:
     """By batch size: the factor by which a unit takes longer while `units` run."""
     most = max(profile.concurrency_ns, default=1)
     beyond = max(1.0, units / most)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
@@ -17,7 +17,7 @@ _PHASES = 16
 _EACH = 8  # up to this largest batch each size has columns of its own
 
 
-def curves(profile: ModelProfile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def curves(profile: Profile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """By rows: nanoseconds while two units run, nanoseconds alone, and the sizes at which rows are run.
 
     If the profile has no times of two units at once, they do not slow each other.
@@ -27,13 +27,13 @@ def curves(profile: ModelProfile) -> tuple[tuple[int, ...], tuple[int, ...], tup
     return together, tuple(profile.occupied_ns[size - 1] for size in sizes), sizes
 
 
-def peak(profile: ModelProfile) -> float:
+def peak(profile: Profile) -> float:
     """The highest throughput in rows per second, with two workers, or with one if that is faster."""
     together, apart, _ = curves(profile)
     return max(size * 1e9 / min(both / 2, one) for size, (both, one) in enumerate(zip(together, apart, strict=True), 1))
 
 
-def solved(profile: ModelProfile, rate: float) -> tuple[Solution, TimeLeft]:
+def solved(profile: Profile, rate: float) -> tuple[Solution, TimeLeft]:
     """The best policy, and its columns. Takes seconds."""
     together, apart, _ = curves(profile)
     largest = len(together)
@@ -42,14 +42,14 @@ def solved(profile: ModelProfile, rate: float) -> tuple[Solution, TimeLeft]:
     return two_workers.solve(together, apart, rate, beside), beside
 
 
-def compared(profile: ModelProfile, rate: float) -> tuple[Solution, float | None, float | None, list[str]]:
+def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, float | None, list[str]]:
     """The best policy, the mean latencies in ns of `adaptive` and `no_wait` at a known rate, and the columns' names.
 
     None for a policy that does not keep up with the rate.
     """
     together, apart, _ = curves(profile)
     best, beside = solved(profile, rate)
-    stage = replace(profile.stage(2), errors=())
+    stage = replace(profile, errors=())
     tables = control.solve(stage, workers=2, loads=(min(0.98, rate / peak(profile)),))
     waiting = range(len(best.table[0]))
     places = [(size, phase, time * phase / _PHASES) for size, phase, time in _places(beside)]

@@ -24,9 +24,9 @@ from app.errors import ConfigError
 from app.observe.metrics import BEST_EFFORT
 from app.observe.snapshot import Snapshot
 from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
 
@@ -126,7 +126,8 @@ class Engine:
             undo.pop_all()
         served = ServedModel(model, executor, program.id, profiled, self.driver.intake)
         self._models[program.id] = served
-        self.profiling.opened(profiled, program.id, served.stats, reserved.spare)
+        curves = self.scheduler.states[program.id].estimates.latency
+        self.profiling.opened(profiled, program.id, served.stats, curves, reserved.spare)
         return served
 
     async def stop(self, served: Served) -> None:
@@ -168,8 +169,8 @@ class Engine:
         self.scheduler.pair(pairs, self.clock())
         self.driver.step_soon()
 
-    def _profiles(self, profiled: ProfiledModel) -> list[Profile]:
-        return stage_profiles(profiled.profile, self.device.spec.max_running)
+    def _profiles(self, profiled: ProfiledModel) -> tuple[Profile, ...]:
+        return stage_profiles(profiled.profile)
 
     def _note_if_over_budget(self, profiled: ProfiledModel) -> None:
         """Log once for each model that gets best-effort calls if its rows take longer than the budget."""
@@ -235,7 +236,6 @@ class Engine:
                 self.driver.step()  # rows that were held may start at another rate
                 self.driver.check_if_idle()
                 self._review_all()
-                self.profiling.tick(now)
                 self._on_tick()
 
     def _review_all(self) -> None:
@@ -247,7 +247,7 @@ class Engine:
 
     def _review(self, served: ServedModel) -> None:
         try:
-            self.profiling.review(served.profiled, self.scheduler.states[served.program].estimates.live_times)
+            self.profiling.review(served.profiled)
         except Exception:  # the tables stay unchanged, and the monitor continues
             log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.engine.executor import Executor
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import policy_for
-from app.scheduler.types import PolicySpec, Profile, Program, Stage
+from app.scheduler.types import PolicySpec, Program, Stage
 
 log = logging.getLogger("starling.engine")
 
@@ -39,13 +39,12 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
     )
 
 
-def stage_profiles(profile: ModelProfile, running: int) -> list[Profile]:
-    """The profile of each stage for up to `running` units at once; for a model that runs by its cell, of one step.
+def stage_profiles(profile: Profile) -> tuple[Profile, ...]:
+    """The profile of each stage; for a model that runs by its cell, of one step.
 
     If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
     """
-    profile = replace(profile, handover_ns=profile.handover_ns or 0)
-    return [stage.profile for stage in profile.program_stages(running)]
+    return replace(profile, handover_ns=profile.handover_ns or 0).of_stages()
 
 
 def note_if_over_budget(name: str, profiles: Sequence[Profile], budget_ns: int, *, cell: bool) -> None:

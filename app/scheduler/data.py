@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -23,6 +24,8 @@ def built(kind: Any, data: Any) -> Any:
     if get_origin(kind) is tuple:
         kinds = repeat(args[0]) if args[-1] is Ellipsis else args
         return tuple(built(one, value) for one, value in zip(kinds, data, strict=False))
+    if get_origin(kind) is Mapping:
+        return {args[0](key): built(args[1], value) for key, value in dict(data).items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
         return kind(**{name: built(hints[name], value) for name, value in dict(data).items()})

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from app.scheduler.admission import Admission
 from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.forming.loop import Loop
 from app.scheduler.forming.multi_step import MultiStep
 from app.scheduler.forming.order import Order
@@ -33,7 +34,6 @@ from app.scheduler.types import (
     Fault,
     Klass,
     Outcome,
-    Profile,
     Program,
     Reason,
     Refusal,
@@ -155,7 +155,6 @@ class Scheduler:
         if outcome.error is None:
             state.failures = 0
             state.estimates.observe(unit, outcome, now)
-            self.policies[unit.program].ended(unit, now)
             alive = queue.alive
             if state.batches is None:
                 self._ledger.end_unit(unit.rows, state)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from app.scheduler.estimates.profile import NOTHING_KNOWN, Profile
+
 
 class Klass(IntEnum):
     """Service class; the lower value is served first."""
@@ -74,31 +76,6 @@ class RowState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows that run alone. Empty: nothing is known yet.
-
-    `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
-    if times depend on the longest row of the batch; then `batch_ns` is used if the length is not known. `handover_ns`:
-    what a unit costs beyond computing, to reach a worker and to report its end; None: nothing, and it is not learnt
-    online. `errors`: by size, the standard error of `batch_ns` as a share of it; () if the times are exact.
-    `guessed_lengths`: `by_length` is a guess. Rows are picked by it, but no time is predicted and no call dropped.
-    """
-
-    batch_ns: tuple[int, ...] = ()
-    concurrency_ns: tuple[tuple[int, ...], ...] = ()
-    by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    handover_ns: int | None = None
-    errors: tuple[float, ...] = ()
-    guessed_lengths: bool = False
-
-    def times_of(self, units: int) -> tuple[int, ...]:
-        """Times by size while so many units run; if more run than were measured, those of the most measured."""
-        if units == 1 or not self.concurrency_ns:
-            return self.batch_ns
-        return self.concurrency_ns[min(units, len(self.concurrency_ns) + 1) - 2]
-
-
-@dataclass(frozen=True, slots=True)
 class Stage:
     """One stage of a program. With `repeats` it is a cell: a row makes steps there until an Outcome lists it in
     `ended`.
@@ -106,7 +83,7 @@ class Stage:
     `most_steps`: the most steps of a row at a cell; 0: unbounded. `own_steps`: they do not depend on its length.
     """
 
-    profile: Profile = Profile()
+    profile: Profile = NOTHING_KNOWN
     repeats: bool = False
     most_steps: int = 0
     own_steps: bool = False

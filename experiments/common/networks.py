@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from planner.drawn_lengths import mean
 
 MAX_BATCH = 64
@@ -32,7 +32,7 @@ class Network:
         rows = size * length / TOKENS
         return self.launch_ms + self.row_ms / len(self.fills) * max(rows, self.fills[stage])
 
-    def profile(self) -> ModelProfile:
+    def profile(self) -> Profile:
         """In stages, and with the sum of their times for the whole."""
         sizes = range(1, MAX_BATCH + 1)
         typical = round(mean(self.lengths)) if self.lengths else TOKENS
@@ -41,7 +41,7 @@ class Network:
             return tuple(round(self.time_ms(stage, size, length) * 1e6) for size in sizes)
 
         stages = tuple(
-            ModelProfile(
+            Profile(
                 times(stage, typical),
                 by_length=tuple((length, times(stage, length)) for length in LENGTHS) if self.lengths else (),
             )
@@ -50,12 +50,12 @@ class Network:
         return replace(_sum(stages), model=self.name, stages=stages)
 
 
-def _sum(stages: tuple[ModelProfile, ...]) -> ModelProfile:
+def _sum(stages: tuple[Profile, ...]) -> Profile:
     def add(tables: list[tuple[int, ...]]) -> tuple[int, ...]:
         return tuple(map(sum, zip(*tables, strict=True)))
 
     lengths = [length for length, _ in stages[0].by_length]
-    return ModelProfile(
+    return Profile(
         add([stage.batch_ns for stage in stages]),
         by_length=tuple(
             (length, add([stage.by_length[at][1] for stage in stages])) for at, length in enumerate(lengths)

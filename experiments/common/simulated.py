@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Cut, Hold, Offer
@@ -97,7 +97,7 @@ class Server:
     the device, beside the units."""
 
     policy: Policy
-    profile: ModelProfile
+    profile: Profile
     workers: tuple[int, ...]
     running: int = 1
     copy_ns: int = 0
@@ -106,7 +106,7 @@ class Server:
     def node(self, instants: Instants, device: SimulatedDevice | None = None) -> Node:
         """A new node for these arrivals. Without a device, units run one after another and take the profile's times."""
         program = Program(
-            PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),),
+            PROGRAM, self.profile.model, (Stage(self.profile),),
             PolicySpec(self.policy.name, round(self.policy.delay_ms * 1e6)), self.profile.max_batch, _QUEUE,
         )  # fmt: skip
         spec = DeviceSpec(tuple(map(WorkerSpec, self.workers)), max_running=self.running)
@@ -116,7 +116,7 @@ class Server:
         if self.tables is not None:
             follow(node.scheduler, self.tables)
         elif self.policy.name == "adaptive":
-            tables = _solve(self.profile.stage(self.running), workers=self.running)
+            tables = _solve(self.profile, workers=self.running)
             node.scheduler.control(PROGRAM, tables, 0)
         return node
 

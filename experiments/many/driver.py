@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, Stage, Step, WorkerSpec
 from experiments.common.baselines import scheduler_of
@@ -33,7 +33,7 @@ def arrivals(rates: Sequence[float], requests: int, seed: int) -> list[Instants]
 
 
 def serve(
-    profiles: Sequence[ModelProfile],
+    profiles: Sequence[Profile],
     tables: Sequence[ControlTables],
     instants: Sequence[Instants],
     baseline: str,
@@ -45,7 +45,7 @@ def serve(
     device = DeviceSpec((WorkerSpec(largest),))
     scheduler = scheduler_of(baseline, device)
     for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
-        stages = (Stage(profile.stage(1)),)
+        stages = (Stage(profile),)
         scheduler.add_program(Program(program, profile.model, stages, max_batch=profile.max_batch, max_queue=_QUEUE), 0)
         scheduler.control(program, control, 0)
     times = [one.batch_ns for one in profiles]
@@ -85,7 +85,7 @@ def serve(
 
 
 def follow(
-    profiles: Sequence[ModelProfile],
+    profiles: Sequence[Profile],
     instants: Sequence[Instants],
     choose: Callable[[Sequence[int]], tuple[int, int]],
 ) -> Latencies:

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal import tables
 from experiments.common.processes import spread
 from experiments.many import driver, two_models
@@ -32,7 +32,7 @@ _WARM = 0.05  # of the requests of a run, left out
 _solve = lru_cache(maxsize=16)(tables.solve)
 
 
-def pairs() -> dict[str, tuple[ModelProfile, ModelProfile]]:
+def pairs() -> dict[str, tuple[Profile, Profile]]:
     """The fast model first."""
     mlp, encoder = (
         option_values.profile(str(DOCS / "profiles" / f"{name}.json"), LARGEST) for name in ("mlp", "encoder")
@@ -62,7 +62,7 @@ def cell(given: tuple[str, float, float, int]) -> Data:
     name, load, share, requests = given
     profiles = pairs()[name]
     rates = [load * part * profile.peak for part, profile in zip((share, 1 - share), profiles, strict=True)]
-    solved = [_solve(profile.stage(1)) for profile in profiles]
+    solved = [_solve(profile) for profile in profiles]
     best = two_models.solve([profile.batch_ns for profile in profiles], rates)
     instants = [driver.arrivals(rates, requests, seed) for seed in range(SEEDS)]
     return {

@@ -15,7 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
@@ -38,12 +38,12 @@ _LEAST_S = 10  # length of a run
 _COOL = 100  # requests at the end that are left out
 
 
-def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
+def slowed(profile: Profile, factor: float) -> Profile:
     """The profile of two that run at once, each `factor` times as slow as alone."""
     return replace(profile, concurrency_ns={2: tuple(round(time * factor) for time in profile.batch_ns)})
 
 
-def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, ControlTables]:
+def optimum(profile: Profile, rate: float) -> tuple[two_workers.Solution, ControlTables]:
     """The best policy, and control tables by which it is followed."""
     together, apart, sizes = curves(profile)
     kept = kept_sizes(len(together), 2)
@@ -64,7 +64,7 @@ def mean_ms(server: Server, instants: Instants) -> float:
     return float(served.latency_ms[:-_COOL].mean())
 
 
-def cell(given: tuple[str, ModelProfile, float, float, int]) -> Data:
+def cell(given: tuple[str, Profile, float, float, int]) -> Data:
     """All policies on one device at one load: mean latencies in ms by seed."""
     name, alone, factor, load, requests = given
     profile = slowed(alone, factor)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from experiments.common.slowed import EquallySlowed
 
 SMS = 72
@@ -62,7 +62,7 @@ class Network:
         """The time to copy one input to the GPU."""
         return self.pixels * self.pixels * 3 * 4 / self.copy_gb_s / _MS
 
-    def profile(self, units: int = 6) -> ModelProfile:
+    def profile(self, units: int = 6) -> Profile:
         """Batch times alone, and with up to `units` equal units at once."""
         sizes = range(1, MAX_BATCH + 1)
         alone = [self.alone_ms(size) * _MS for size in sizes]
@@ -73,9 +73,9 @@ class Network:
             )
             for count in range(2, units + 1)
         }
-        return ModelProfile(tuple(map(round, alone)), self.name, f"{SMS} SMs, modelled", concurrency_ns=together)
+        return Profile(tuple(map(round, alone)), together, model=self.name, device=f"{SMS} SMs, modelled")
 
-    def joined(self) -> ModelProfile:
+    def joined(self) -> Profile:
         """Batch times of a server that joins batches on the CPU, with join, copy and gap."""
         times = tuple(round(self._joined_ms(size) * _MS) for size in range(1, MAX_BATCH + 1))
         return replace(self.profile(), batch_ns=times, concurrency_ns={})

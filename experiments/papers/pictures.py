@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from app.scheduler.estimates.profile import parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Klass, Outcome, PolicySpec, Program, Step, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Klass, Outcome, PolicySpec, Program, Stage, Step, Unit, WorkerSpec
 from loadtest.common.paths import DOCS
 from loadtest.common.plots import saved_grid
 from planner.node import PROGRAM, Node
@@ -80,7 +80,13 @@ def run(
     scheduler = Watched(DeviceSpec(tuple(map(WorkerSpec, workers)), max_running=len(workers)))
     node = Node(
         scheduler,
-        Program(PROGRAM, "drawn", model.program_stages(len(workers)), PolicySpec(**policy), max_batch),
+        Program(
+            PROGRAM,
+            "drawn",
+            tuple(Stage(part, part.cell) for part in model.of_stages()),
+            PolicySpec(**policy),
+            max_batch,
+        ),
         SimulatedDevice(model, len(workers)),
     )
     simulator = Simulator([node], Tally(), tick_ns=tick_ms * MS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from experiments.papers.stages_runs import QUEUE, System, figures
 from planner.fleet import Setup
 
@@ -19,16 +19,16 @@ DATASETS = {"fixed 20": "fixed:20", "WMT-like": WMT}
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
-def cell() -> ModelProfile:
+def cell() -> Profile:
     sizes = range(1, CELL_BATCH + 1)
-    step = ModelProfile(tuple(round(CELL_MS * max(1.0, size / CELL_FILL) * 1e6) for size in sizes), cell=True)
+    step = Profile(tuple(round(CELL_MS * max(1.0, size / CELL_FILL) * 1e6) for size in sizes), cell=True)
     return replace(step, cell=False, model="lstm", stages=(step,))
 
 
-def padded() -> ModelProfile:
+def padded() -> Profile:
     """The same cell, run for the longest row of each batch."""
     step = cell().batch_ns
-    return ModelProfile(step, by_length=tuple((length, tuple(length * time for time in step)) for length in (1, 330)))
+    return Profile(step, by_length=tuple((length, tuple(length * time for time in step)) for length in (1, 330)))
 
 
 def cells(given: tuple[str, int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Unit
 from experiments.common.networks import TOKENS, Network
 from experiments.common.slowed import EquallySlowed
@@ -20,7 +20,7 @@ def busy(network: Network, stage: int, size: int, length: int = TOKENS) -> float
     return network.row_ms / len(network.fills) * rows / network.time_ms(stage, size, length)
 
 
-def profile(network: Network) -> ModelProfile:
+def profile(network: Network) -> Profile:
     """The network's profile, with the times of equal units of a stage that run at once."""
     made = network.profile()
     typical = round(mean(network.lengths)) if network.lengths else TOKENS

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
@@ -73,17 +73,17 @@ CONTENDERS = (
 )
 
 
-def devices(folder: Path) -> dict[str, ModelProfile]:
+def devices(folder: Path) -> dict[str, Profile]:
     """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
     flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
     return {
         **{name: option_values.profile(str(folder / f"{name}.json")) for name in MEASURED},
         "7 + 0.6 b": linear(7, 0.6, 32), "0.2 + 3 b": linear(0.2, 3, 32),
-        "4 to 8 rows, then + 0.4": ModelProfile(flat, "made up"),
+        "4 to 8 rows, then + 0.4": Profile(flat, model="made up"),
     }  # fmt: skip
 
 
-def best_tables(profile: ModelProfile, rate: float) -> tuple[optimal.Optimum, ControlTables]:
+def best_tables(profile: Profile, rate: float) -> tuple[optimal.Optimum, ControlTables]:
     """The optimum, and control tables by which it is followed at every measured rate."""
     best = optimal.solve(profile.occupied_ns, rate)
     return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, profile.peak, mean_ns=(best.mean_ns,))
@@ -102,7 +102,7 @@ def simulate(server: Server, instants: Instants) -> dict[str, float]:
     }  # fmt: skip
 
 
-def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
+def cell(given: tuple[str, Profile, float, Scale]) -> list[dict[str, Any]]:
     """All policies on one device at one load."""
     device, profile, load, scale = given
     requests = max(scale.requests * (scale.more if load >= 0.9 else 1), round(_LEAST_S * load * profile.peak))
@@ -119,7 +119,7 @@ def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
 
 
 def against(
-    contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], simulated: Sequence[float],
+    contender: Contender, profile: Profile, arrivals: Sequence[Instants], simulated: Sequence[float],
     optimum: float,
 ) -> dict[str, Any]:  # fmt: skip
     """One policy's figures. `simulated`: the mean of the optimal policy on the same arrivals, over `optimum` in ms."""
@@ -143,7 +143,7 @@ def against(
     }  # fmt: skip
 
 
-def described(profile: ModelProfile) -> Data:
+def described(profile: Profile) -> Data:
     """A device as the page describes it."""
     source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
     sizes = [size for size in _SHOWN if size <= profile.max_batch]

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import ConfigError
-from app.scheduler.estimates.front_load import FrontLoad
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session, Unusable, in_loop
 from loadtest.generator.stats import Repeat
 from planner.fit import front_costs
+from planner.front_load import FrontLoad
 from planner.simulated_front import FrontCosts
 
 _SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold caches, as in light traffic

@@ -31,7 +31,7 @@ from planner.commands.profile_stages import Slices, measure_stages, parse_stages
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
-    from app.scheduler.estimates.profile import ModelProfile
+    from app.scheduler.estimates.profile import Profile
     from app.settings import Settings
 
 #: Options without a meaning for stages, which are timed one after the other on the CPU.
@@ -167,7 +167,7 @@ def _measured_beside(given: MeasureOptions, beside: Sequence[str]) -> Pairs:
 class MeasuredProfile:
     """A profile, and the file that stores it."""
 
-    profile: ModelProfile
+    profile: Profile
     kept: Path | None
     precision: str
 
@@ -183,12 +183,11 @@ class MeasuredProfile:
         """Print the table and the fitted line."""
         measured = self.profile
         extra, together, line = measured.extra, measured.concurrency_ns, measured.fit
-        rows = [["rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {count} at once" for count in together)]]
+        rows = [["rows", "ms", "rows/s", "error", "runs", *(f"ms, {count} at once" for count in together)]]
         for size, ns in enumerate(measured.batch_ns, 1):
-            spread = extra["spread"].get(str(size))
             rows.append([
                 str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{measured.errors[size - 1]:.1%}",
-                "-" if spread is None else f"{spread:.1%}", str(extra["repeats"].get(str(size), "-")),
+                str(extra["repeats"].get(str(size), "-")),
                 *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
             ])  # fmt: skip
         lines = [f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker", *aligned(rows)]
@@ -196,6 +195,7 @@ class MeasuredProfile:
         lines += _curves({f"length {length}": times for length, times in measured.by_length})
         if extra["lengths"]:
             lines.append(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
+        lines.append(f"noise      {extra['noise']:.1%} of a batch's time")
         lines += [
             f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}",
             f"best       {measured.peak:.1f} rows/s at {measured.best} rows",
@@ -209,7 +209,7 @@ class MeasuredProfile:
 
 def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     """A table of batch times of a few sizes, a column for each stage or length; nothing without curves."""
-    from app.engine.profiling.sampler import size_sets
+    from app.engine.profiling.cells import size_sets
 
     if not curves:
         return []

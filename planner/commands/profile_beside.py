@@ -75,10 +75,10 @@ async def _measured(model: Model, others: Sequence[Model], settings: Settings, l
     import torch
 
     from app.engine.profiling.cache import ProfileCache, default_folder
-    from app.engine.profiling.pairs import measure_pair
     from app.engine.profiling.profiled_model import now_utc
     from app.models.checks.samples import longest
     from app.scheduler.estimates.pairs import Pair
+    from planner.commands.measured_pairs import measure_pair
 
     cache = ProfileCache(settings.profile_dir or default_folder())
     found, kept, budget_s = [], None, settings.profile_budget_s

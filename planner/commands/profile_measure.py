@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
     from app.engine.engine import Engine
     from app.engine.profiling.profiled_model import ProfiledModel
-    from app.scheduler.estimates.profile import ModelProfile
+    from app.scheduler.estimates.profile import Profile
 
 _ON_GPU = 4  # workers on a GPU; streams are cheap, but their benefit is not known
 
@@ -100,12 +100,12 @@ async def loaded(engine: Engine, model: Model, length: int = 0) -> AsyncIterator
     await engine.stop(served)
 
 
-def measure(model: Model, settings: Settings, length: int = 0) -> tuple[ModelProfile, Path | None]:
+def measure(model: Model, settings: Settings, length: int = 0) -> tuple[Profile, Path | None]:
     """Measure the profile. Returns it, and the file that stores it, if there is one. Raises ConfigError."""
     return run(_measured(model, settings, length))
 
 
-async def _measured(model: Model, settings: Settings, length: int) -> tuple[ModelProfile, Path | None]:
+async def _measured(model: Model, settings: Settings, length: int) -> tuple[Profile, Path | None]:
     from app.engine.profiling.cache import default_folder
     from app.engine.profiling.profiled_model import Origin
 

@@ -145,8 +145,8 @@ def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
 async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> StageTimes:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
     from app.contract import Stages
+    from app.engine.profiling.cells import size_sets
     from app.engine.profiling.measuring import UnitTime, median_of
-    from app.engine.profiling.sampler import size_sets
 
     whole = replace(model, stages=Stages())
     *_, sizes = size_sets(model.info.batching.max_batch)

@@ -17,7 +17,6 @@ from planner.commands.options import DeviceOption, JsonOption, ModelsOption, Pre
 from planner.commands.output import print_json, progress
 from planner.commands.size_profiles import (
     FORMATS,
-    SERVED,
     HttpCost,
     SizedModel,
     ToMeasure,
@@ -28,13 +27,12 @@ from planner.commands.size_profiles import (
 from planner.commands.size_report import Goal, Report, SizingResult
 
 if TYPE_CHECKING:
-    from app.scheduler.estimates.profile import ModelProfile
+    from app.scheduler.estimates.profile import Profile
     from planner.fleet import Setup
 
 _MS = 1e6
 _GPU_AHEAD_NS = 300_000  # the server's default of push_ahead on a GPU
 Router = Literal["random", "round_robin"]  # routers that ignore the replicas' state, as most load balancers do
-_QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 
 
@@ -55,7 +53,7 @@ class SizeOptions:
     budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60
     format: Annotated[
         str,
-        typer.Option(help="Requests: json, binary, file; or served: those of a server. \\[the last known, or json]"),
+        typer.Option(help="Requests: json, binary or file. \\[the last measured, or json]"),
     ] = ""
     data: Annotated[
         Path | None,
@@ -68,7 +66,7 @@ class SizeOptions:
     ] = None
     arrivals: Annotated[str, typer.Option(help="As of `starling simulate`: poisson, uniform, ...")] = "poisson"
     service: Annotated[
-        str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV. \\[as the profile's spread]")
+        str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV. \\[as the profile's noise]")
     ] = ""
     lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = ""
     router: Annotated[Router, typer.Option(help="The router before the replicas.")] = "random"
@@ -120,8 +118,6 @@ def _check(given: SizeOptions) -> None:
         raise ConfigError(f"http-us: expected at least 0, got {given.http_us:g}")
     if given.format not in ("", *FORMATS):
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {given.format!r}")
-    if given.measure and given.format == SERVED:
-        raise ConfigError("format: --measure sends json, binary or file; what a server had needs no measuring")
     if given.data is not None and not given.measure:
         raise ConfigError("data: it is only sent with --measure")
 
@@ -169,10 +165,10 @@ def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
     return setup
 
 
-def measured_service(profile: ModelProfile) -> str:
-    """Random batch times with the median spread of the profile's sizes, assumed to be normally distributed."""
-    spreads = sorted(float(one) for one in dict(profile.extra.get("spread", {})).values())
-    variation = spreads[len(spreads) // 2] / _QUARTILES if spreads else 0.0
+def measured_service(profile: Profile) -> str:
+    """Random batch times that vary as the profile's measurements did."""
+    noise = profile.extra.get("noise")
+    variation = float(noise) if isinstance(noise, int | float) else 0.0
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
-from app.scheduler.estimates.front_load import FrontLoad
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from planner.commands.options import find_model, load_model
 from planner.simulated_front import FrontCosts
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
     from app.engine.profiling.cache import ProfileCache, ProfileKey
 
-SERVED = "served"  # the requests of a server, of any format
-FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
+FORMATS = ("json", "binary", "file")  # of requests: V2's two, and a file for /predict
 #: Costs to assume without a measurement. A request as JSON costs the event loop from 60 us (four floats) to 200 (a
 #: thousand each way), a file about 400, and a helper thread from 300 us (a small picture) to several thousand.
 _ASSUMED = {
@@ -35,7 +33,7 @@ _ASSUMED = {
 
 @dataclass(frozen=True, slots=True)
 class HttpCost:
-    """The cost of requests of one format beside their batches. `source`: measured, assumed, given, or from a server."""
+    """The cost of requests of one format beside their batches. `source`: measured, assumed or given."""
 
     format: str
     costs: FrontCosts
@@ -55,7 +53,7 @@ class SizedModel:
     """
 
     name: str
-    profile: ModelProfile
+    profile: Profile
     serve: str
     batching: Mapping[str, Any] = field(default_factory=dict)
 
@@ -141,9 +139,9 @@ def _key(model: Model, device: str, precision: str) -> ProfileKey:
 
 
 def _with_front(
-    cache: ProfileCache, key: ProfileKey, profile: ModelProfile, model: Model, source: ModelSource, device: str,
+    cache: ProfileCache, key: ProfileKey, profile: Profile, model: Model, source: ModelSource, device: str,
     asked: ToMeasure,
-) -> ModelProfile:  # fmt: skip
+) -> Profile:  # fmt: skip
     """Measure the cost of requests, and store it in the profile, as the last of the formats."""
     from app.engine.profiling.cache import FRONT
     from loadtest.generator.front_loads import measure_front
@@ -184,33 +182,16 @@ def format_of(data: Path | None) -> str:
     return "json" if data is None or holds_v2(data) else "file"
 
 
-def http_cost(profile: ModelProfile, chosen: str) -> HttpCost:
-    """The cost of this format; "": of the last one measured or served, else of JSON. Raises as `_served`."""
+def http_cost(profile: Profile, chosen: str) -> HttpCost:
+    """The cost of this format; "": of the last one measured, else of JSON."""
     fronts = _fronts(profile)
     chosen = chosen or next(reversed(fronts), FORMATS[0])
-    if chosen == SERVED:
-        return _served(profile, fronts.get(SERVED, {}))
     costs = fronts.get(chosen)
     front, source = (_ASSUMED[chosen], "assumed") if costs is None else (FrontCosts.parse(costs), "measured")
     return HttpCost(chosen, replace(front, threads=helper_threads()), source)
 
 
-def _served(profile: ModelProfile, kept: Mapping[str, Any]) -> HttpCost:
-    """The cost by a server's own counts. They do not tell the network time of a lone request.
-
-    Raises ValueError for malformed counts.
-    """
-    from planner.fit import fit, front_costs
-
-    loads = [FrontLoad.parse(one) for one in kept.get("loads", ())]
-    if not loads:
-        raise ConfigError("format: no server that has ended has kept what its requests cost; --measure measures them")
-    costs = fit(profile, replace(front_costs(loads), threads=helper_threads()), loads)
-    rates = "-".join(dict.fromkeys(f"{load.rate:.0f}" for load in (loads[0], loads[-1])))
-    return HttpCost(SERVED, costs, f"learnt by a server at {rates}/s, {kept.get('made', '')}")
-
-
-def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
+def _fronts(profile: Profile) -> dict[str, Mapping[str, Any]]:
     """The stored costs, by format. Malformed ones are left out, because files may be edited."""
     found = profile.extra.get("front")
     costs = found if isinstance(found, dict) else {}

@@ -19,12 +19,12 @@ from app.engine.profiling.cache import ProfileCache, ProfileKey, cpu_name, key_o
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
-from app.scheduler.estimates.front_load import FrontLoad
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import Profile, linear, parse
 from app.settings import Settings
 from planner import sizing
 from planner.commands import profile_measure, size_profiles
 from planner.commands.size import measured_service
+from planner.front_load import FrontLoad
 from planner.simulated_front import FrontCosts
 
 from . import running
@@ -44,7 +44,7 @@ def printed(*arguments: str) -> Any:
     return running.printed("size", *arguments)
 
 
-def stored(folder: Path, threads: int, profile: ModelProfile) -> tuple[ProfileCache, ProfileKey]:
+def stored(folder: Path, threads: int, profile: Profile) -> tuple[ProfileCache, ProfileKey]:
     """A profile of echo, kept in the folder as one of this machine, and its key."""
     from app.engine.cpu.device import CpuDevice
 
@@ -95,10 +95,9 @@ def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
 
 
 def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many threads as a server takes of itself, with what was measured of HTTP and of the spread."""
+    """Of as many threads as a server takes of itself, with what was measured of HTTP and of noise."""
     monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
-    front, spread = {"json": {"call_us": 120.5, "batch_us": 300}}, {"1": 0.2698, "32": 0.2698}
-    extra = {"front": front, "spread": spread, "made": "2026-01-01"}
+    extra = {"front": {"json": {"call_us": 120.5, "batch_us": 300}}, "noise": 0.2, "made": "2026-01-01"}
     stored(tmp_path, 1, linear(0.1, 0.1, 32))
     stored(tmp_path, 3, replace(linear(10, 1, 32), extra=extra))
     options = ("--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
@@ -114,10 +113,9 @@ def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
 
 
-def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
-    spread = {"batch_ms": {"1": 10}, "spread": {"1": 0.1349}}
-    assert measured_service(parse(spread)) == "gamma:0.100"
-    assert measured_service(parse({**spread, "spread": {"1": 0.001}})) == "deterministic"
+def test_the_noise_of_a_profile_is_that_of_batch_times() -> None:
+    assert measured_service(parse({"batch_ms": {"1": 10}, "noise": 0.1})) == "gamma:0.100"
+    assert measured_service(parse({"batch_ms": {"1": 10}, "noise": 0.001})) == "deterministic"
     assert measured_service(linear(1, 1, 2)) == "deterministic"
 
 
@@ -160,25 +158,6 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (binary["format"], binary["http"]["call_us"]) == ("binary", 50)
 
 
-def test_what_a_server_had_last_is_planned_with(tmp_path: Path) -> None:
-    """Until it is measured again. Files may be edited."""
-    profile = replace(linear(10, 1, 32), extra={"front": {"json": {"call_us": 120.5}}})
-    cache, key = stored(tmp_path, 1, profile)
-    loads = [FrontLoad(5, 100, 0.02, 0.01, {1: (100, 2.2)}, 0.1), FrontLoad(5, 300, 0.06, 0.03, {1: (300, 6.6)})]
-    cache.store_loads(key, loads, "2026-01-02")
-    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
-    got = printed(*options)
-    assert (got["format"], got["http"]["source"]) == ("served", "learnt by a server at 20-60/s, 2026-01-02")
-    assert (got["http"]["call_us"], got["http"]["decode_us"], got["http"]["path_us"]) == (200, 100, 0)
-    assert got["http"]["scale"] == pytest.approx(2, rel=0.02)
-    assert (got["http"]["slowed"], got["service"]) == (0, "gamma:0.100")
-    assert printed(*options, "--format", "json")["http"]["call_us"] == 120.5
-    cache.store_loads(key, [], "2026-01-03")
-    assert_refused("format: no server that has ended has kept", "size", *options, "--format", "served")
-    cache.store(key, replace(profile, extra={"front": {"served": {"loads": [{"seconds": "x"}]}}}))
-    assert_refused("front: expected loads as a server writes them", "size", *options)
-
-
 def test_the_request_of_a_task_is_its_example(tmp_path: Path) -> None:
     info = ModelInfo("m", "1", "", TASKS["image-classification"].sent, ())
     row = SampleRow((np.array(b"\xff\xd8", object),))
@@ -195,7 +174,7 @@ def test_the_request_of_a_task_is_its_example(tmp_path: Path) -> None:
     [
         (("--rate", "0"), "rate: expected above 0"),
         (("--p99-ms", "-1"), "p99-ms: expected above 0"),
-        (("--format", "xml"), "format: expected json, binary, file, served, got 'xml'"),
+        (("--format", "xml"), "format: expected json, binary, file, got 'xml'"),
         (("--data", "3.jpg"), "data: it is only sent with --measure"),
         (("--profile", "linear:1+1b", "--policy", "ebird"), "policy: ebird has workers of its own"),
         (("--model", "nope"), "model 'nope' is not known; models: digits, echo"),

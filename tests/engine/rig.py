@@ -28,7 +28,6 @@ from app.contract import (
 )
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
-from app.engine.profiling.served_loads import ThreadTimes
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.models import Recurrent, Staged
@@ -214,7 +213,7 @@ class Rig:
 @asynccontextmanager
 async def serving(
     *models: Model, device: FakeDevice | None = None, scheduler: Scheduler | None = None, rate: float = 1.0,
-    profiles: ProfileCache | None = None, profile_budget_s: float = 0.0, threads: ThreadTimes = lambda: None,
+    profiles: ProfileCache | None = None, profile_budget_s: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Rig]:  # fmt: skip
     """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
@@ -222,7 +221,7 @@ async def serving(
     device = device or FakeDevice(loop, 4)
     scheduler = scheduler or Scheduler(device.spec)
     clock = VirtualClock(loop, rate)
-    profiling = Profiling(device, profiles, profile_budget_s, clock, threads)
+    profiling = Profiling(device, profiles, profile_budget_s, clock)
     async with Engine(profiling, scheduler, clock=clock, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):

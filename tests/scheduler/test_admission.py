@@ -87,7 +87,7 @@ def test_goodput_does_not_collapse_in_overload(policy: str) -> None:
     0.93 for `preferred`, 1.1 for the others; without the second look when a unit is cut it is 0.15.
     """
     profile = linear(7, 0.6, 32)
-    tables = solve(profile.stage(), loads=(0.5, 0.98))
+    tables = solve(profile, loads=(0.5, 0.98))
     goodput = {}
     for load in (0.9, 1.5):
         setup = Setup(

@@ -6,8 +6,9 @@ from itertools import count
 
 import pytest
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Forecast, Formed, Profile, Reason, Stage, Unit
+from app.scheduler.types import AT_ONCE, Forecast, Formed, Reason, Stage, Unit
 from app.scheduler.workers import Workers
 
 from .driven import calls_of, feed, scheduler_of

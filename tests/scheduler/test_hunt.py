@@ -6,9 +6,10 @@ import pytest
 from hunt import fault_of, main
 from tiers import full
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import AT_ONCE, ClassSpec, Klass, Profile, Row, Stage
+from app.scheduler.types import AT_ONCE, ClassSpec, Klass, Row, Stage
 
 from .test_invariants import BY_LENGTH, tables, traces
 from .world import Arrival, Trace, World, make_device, make_program

@@ -32,9 +32,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import few, repeatable
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
-from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Program, Stage, WorkerSpec
 from planner.replay import replay
 
 from .book import UNBOUNDED

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tiers import few
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.ledger import TRANSITIONS, Event, Ledger
-from app.scheduler.types import AT_ONCE, Call, Klass, Profile, Row, RowState, Stage
+from app.scheduler.types import AT_ONCE, Call, Klass, Row, RowState, Stage
 
 from .world import Arrival, Trace, World, make_device, make_program
 

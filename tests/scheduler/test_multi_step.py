@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Operation, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Operation, Outcome, Program, Stage, Step, Unit
 
 from .driven import feed, finish, scheduler_of
 from .world import make_call, make_device, make_program

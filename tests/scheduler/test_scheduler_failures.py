@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Profile, Reason, Stage, Step, Unit
+from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Reason, Stage, Step, Unit
 
 from .driven import calls_of, feed, finish, scheduler_of
 from .test_scheduler import left

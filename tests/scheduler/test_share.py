@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
+from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Stage, Step, Unit
 
 from .driven import calls_of, feed, finish
 from .world import make_call, make_device, make_program

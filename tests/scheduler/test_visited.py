@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Klass, Outcome, Profile, Row, Stage, Unit
+from app.scheduler.types import Call, Fault, Klass, Outcome, Row, Stage, Unit
 
 from .world import make_device, make_program
 

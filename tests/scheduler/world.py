@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import (
@@ -25,7 +26,6 @@ from app.scheduler.types import (
     Klass,
     Outcome,
     PolicySpec,
-    Profile,
     Program,
     Refusal,
     Row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 from planner.fleet import Setup
@@ -23,7 +23,7 @@ class Kept(list[int]):
 
 
 def latencies(
-    profile: ModelProfile, times_ms: Sequence[float], *rows: list[int], **options: Any
+    profile: Profile, times_ms: Sequence[float], *rows: list[int], **options: Any
 ) -> tuple[list[float], float, float]:
     """Milliseconds of each request, in the order of its answer; busy and last millisecond. `rows`: lengths, steps."""
     setup = Setup(profile, 1, **{"policy": "no_wait", **options})

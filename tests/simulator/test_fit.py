@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import linear
 from planner.fit import fit, front_costs
 from planner.fleet import Setup, counted
+from planner.front_load import FrontLoad
 from planner.simulated_front import FrontCosts
 
 MS = 1_000_000
@@ -61,13 +61,3 @@ def test_a_request_and_a_batch_are_told_apart_by_how_many_share_one() -> None:
     assert (cold.call_ns, cold.batch_ns) == (pytest.approx(MS, rel=0.4), pytest.approx(2 * MS, rel=0.4))
     alone = front_costs(loads[:1])
     assert (alone.call_ns, alone.batch_ns) == (pytest.approx(3 * MS), 0)
-
-
-def test_loads_are_kept_and_added_up() -> None:
-    both = load(100, 2, 1).after(load(40, 4, 2), 0.5)
-    assert both == FrontLoad.parse(both.to_dict())
-    assert (both.seconds, both.requests, both.rate) == (1.5, 120, 80)
-    assert both.batches == {1: (100, pytest.approx(0.4)), 2: (10, pytest.approx(0.08))}
-    for bad in ({}, {**both.to_dict(), "batches": {}}, {**both.to_dict(), "seconds": "x"}, 3):
-        with pytest.raises(ValueError, match="loads"):
-            FrontLoad.parse(bad)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal.tables import solve
 from app.scheduler.types import AT_ONCE
 from planner.fleet import Setup
@@ -49,7 +49,7 @@ def test_the_launch_of_a_unit_behind_another_costs_nothing() -> None:
 
 def test_a_launch_may_take_longer_than_the_unit_before() -> None:
     """Launched by 30, 35 and 70. The third is handed over at 40, when the first has ended."""
-    profile = ModelProfile((10 * MS,))
+    profile = Profile((10 * MS,))
     assert latencies(profile, [0, 5, 20], **DEEP, launch_ns=30 * MS) == ([40, 45, 60], 30, 80)
     assert latencies(profile, [0, 25], **DEEP, launch_ns=30 * MS) == ([40, 40], 20, 65)
 
@@ -75,4 +75,4 @@ class TestHandover:
     @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])
     def test_tables_are_solved_with_it(self, device: dict[str, int], left_ms: int) -> None:
         tables = Setup(self.HANDED, 50, **device).solved().tables
-        assert tables == solve(replace(PROFILE, handover_ns=left_ms * MS).stage())
+        assert tables == solve(replace(PROFILE, handover_ns=left_ms * MS))

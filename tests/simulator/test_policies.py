@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.curve import ONCE, measured_once
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.smooth import ONCE, measured_once
 from app.scheduler.optimal.tables import solve
 from planner.fleet import Setup, run
 from planner.two_worker_optimum import compared, peak, solved
@@ -53,11 +53,11 @@ def test_what_waiting_buys_is_device_time(policy: str, busy_ms: float) -> None:
 
 
 #: A curve with a peak at 3 rows, milliseconds.
-TRUE = ModelProfile(tuple(round(1e6 * ms) for ms in (4.0, 4.4, 6.9, 5.2, 5.6, 6.0, 6.4, 6.9, 7.4, 7.8, 8.2, 8.7)))
+TRUE = Profile(tuple(round(1e6 * ms) for ms in (4.0, 4.4, 6.9, 5.2, 5.6, 6.0, 6.4, 6.9, 7.4, 7.8, 8.2, 8.7)))
 RATE = 0.85 * TRUE.peak
 
 
-def disturbed(kind: str, seed: int) -> ModelProfile:
+def disturbed(kind: str, seed: int) -> Profile:
     """A warm-up's profile: each size ran once; all of them beside other models, or two sizes at a bad moment."""
     draw = random.Random(seed)
     noise = {"quiet": 0.02, "loud": 0.3, "spiked": 0.05}[kind]
@@ -65,14 +65,14 @@ def disturbed(kind: str, seed: int) -> ModelProfile:
     times = [ns * (draw.uniform(3, 8) if at in slow else 1) * (1 + noise * draw.expovariate(1))
              for at, ns in enumerate(TRUE.batch_ns)]  # fmt: skip
     found = measured_once(dict(enumerate(times, 1)))
-    return ModelProfile(tuple(round(found[size]) for size in range(1, 13)), errors=(ONCE,) * 12)
+    return Profile(tuple(round(found[size]) for size in range(1, 13)), errors=(ONCE,) * 12)
 
 
 @pytest.mark.parametrize("kind", ["quiet", "loud", "spiked"])
 def test_tables_of_a_disturbed_warm_up_cost_no_more_than_serving_all_that_waits(kind: str) -> None:
     plain = run(Setup(TRUE, RATE, "no_wait", 3_000, max_queue=256))
     for seed in range(few(8)):
-        tables = solve(disturbed(kind, seed).stage(), loads=(0.3, 0.85))
+        tables = solve(disturbed(kind, seed), loads=(0.3, 0.85))
         ours = run(Setup(TRUE, RATE, "adaptive", 3_000, max_queue=256, tables=tables))
         assert ours["mean_ms"] <= 1.03 * plain["mean_ms"]
         assert ours["dropped"] <= plain["dropped"]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.types import Row, Unit
 from planner.simulated_device import SimulatedDevice, factors, slowdown
 
 ALONE = (100, 120, 160)
-PAIR = ModelProfile(ALONE, concurrency_ns={2: (150, 180, 240), 4: (300, 480, 640)})
+PAIR = Profile(ALONE, concurrency_ns={2: (150, 180, 240), 4: (300, 480, 640)})
 
 
 def unit(ident: int, worker: int = 0, size: int = 1) -> Unit:
@@ -29,7 +29,7 @@ def ends(device: SimulatedDevice) -> list[tuple[int, int, int]]:
 
 
 def test_serial_runs_one_at_a_time() -> None:
-    device = SimulatedDevice(ModelProfile(ALONE))
+    device = SimulatedDevice(Profile(ALONE))
     assert device.due is None
     device.push(unit(1, worker=0, size=1), 10)
     device.push(unit(2, worker=1, size=3), 50)

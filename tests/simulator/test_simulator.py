@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal.solver import solve
 from app.scheduler.policies import POLICIES, Cut, Hold, Offer, Policy
 from app.scheduler.record import Entry, RecordingScheduler
@@ -59,7 +59,7 @@ def recorded(setup: Setup) -> list[Entry]:
     return entries
 
 
-def feed(times: Sequence[int], profile: ModelProfile, tick_ns: int = 1000, **options: Any) -> list[Entry]:
+def feed(times: Sequence[int], profile: Profile, tick_ns: int = 1000, **options: Any) -> list[Entry]:
     """What is recorded of requests at these times."""
     entries: list[Entry] = []
     setup = Setup(profile, 1, **{"policy": "no_wait", **options})
@@ -76,12 +76,12 @@ def inputs(entries: list[Entry]) -> list[tuple[str, int]]:
 
 
 def test_requests_of_one_time_share_a_step() -> None:
-    entries = feed([10, 10, 10], ModelProfile((100, 100, 100)))
+    entries = feed([10, 10, 10], Profile((100, 100, 100)))
     assert inputs(entries) == [*[("submit", 10)] * 3, ("step", 10), ("finished", 110), ("step", 110)]
 
 
 def test_finished_comes_first_and_has_a_step_of_its_own() -> None:
-    entries = feed([0, 1000], ModelProfile((1000,)))
+    entries = feed([0, 1000], Profile((1000,)))
     assert inputs(entries) == [
         ("submit", 0), ("step", 0), ("finished", 1000), ("step", 1000),
         ("submit", 1000), ("tick", 1000), ("step", 1000), ("finished", 2000), ("step", 2000),
@@ -89,7 +89,7 @@ def test_finished_comes_first_and_has_a_step_of_its_own() -> None:
 
 
 def test_deadline_in_the_queue() -> None:
-    entries = feed([0, 10], ModelProfile((100,)), deadline_ns=150)
+    entries = feed([0, 10], Profile((100,)), deadline_ns=150)
     drops = [(entry["t"], entry["step"]["drop"]) for entry in entries if entry.get("step", {}).get("drop")]
     assert drops == []  # the second is refused: it could not be done in time
     assert [entry["call"]["id"] for entry in entries if entry.get("in") == "submit"] == [1]
@@ -172,7 +172,7 @@ def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
 def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance: float) -> None:
     """M/D/1, M/M/1 and between: the mean wait is rho T (1 + cv^2) / (2 (1 - rho))."""
     rho, time = 0.6, 4 * MS
-    setup = Setup(ModelProfile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=2500)
+    setup = Setup(Profile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=2500)
     assert_mean(setup, time * (1 + rho * (1 + variance) / (2 * (1 - rho))))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import linear, parse
+from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Profile, Program, Row, Stage, WorkerSpec
+from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Program, Row, Stage, WorkerSpec
 from planner import sizing
 from planner.fleet import Setup
 from planner.node import PROGRAM, Node

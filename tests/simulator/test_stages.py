@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.estimates.profile import Profile, parse
 from planner.fleet import Setup, run
 from planner.simulator import Simulator
 from planner.tally import Tally
@@ -25,12 +25,12 @@ SLOW = parse({"max_batch": 2, "stages": [
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
-def by_length(profile: ModelProfile, times_ms: list[int], *rows: list[int], **options: str) -> list[float]:
+def by_length(profile: Profile, times_ms: list[int], *rows: list[int], **options: str) -> list[float]:
     """Milliseconds of each request, in the order of its answer."""
     return latencies(profile, times_ms, *rows, lengths="fixed:1", **options)[0]
 
 
-def written(profile: ModelProfile, times_ms: list[int], prompts: list[int], texts: list[int]) -> list[float]:
+def written(profile: Profile, times_ms: list[int], prompts: list[int], texts: list[int]) -> list[float]:
     """The same of a decoder, by what each request reads and writes."""
     return by_length(profile, times_ms, prompts, texts, prompts="fixed:1")
 
@@ -130,7 +130,7 @@ OPTIMA = [(FLAT, STEEP, 16.63), (STEEP, FLAT, 15.22), (UNEVEN, UNEVEN, 15.03)]
 @pytest.mark.parametrize(("first", "second", "least_ms"), OPTIMA, ids=["flat, steep", "steep, flat", "uneven"])
 def test_adaptive_is_near_the_optimum_of_two_stages(first: Times, second: Times, least_ms: float) -> None:
     whole = tuple(map(sum, zip(first, second, strict=True)))
-    profile = ModelProfile(whole, stages=(ModelProfile(first), ModelProfile(second)))
+    profile = Profile(whole, stages=(Profile(first), Profile(second)))
 
     def mean_ms(policy: str) -> float:
         return run(Setup(profile, 0.6 * profile.peak, policy, requests=5_000, max_queue=1 << 20))["mean_ms"]

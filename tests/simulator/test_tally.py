@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from planner.replay import Replayed, replay
 from planner.simulated_device import SimulatedDevice
 from planner.tally import Tally, summary
@@ -41,9 +41,9 @@ def test_parts_add_up() -> None:
     whole, parts = tally_of(values), Tally()
     for low in range(0, 5000, 1000):
         part = tally_of(values[low : low + 1000])
-        part.close(low, [SimulatedDevice(ModelProfile((1,)))])
+        part.close(low, [SimulatedDevice(Profile((1,)))])
         parts.add(part)
-    whole.close(4000, [SimulatedDevice(ModelProfile((1,)))] * 5)
+    whole.close(4000, [SimulatedDevice(Profile((1,)))] * 5)
     assert summary(whole) == summary(parts)
 
 
@@ -52,9 +52,9 @@ def test_figures() -> None:
     tally.requests, tally.refused, tally.expired = 6, 1, 2
     tally.started(3)
     tally.started(1)
-    device = SimulatedDevice(ModelProfile((1,)))
+    device = SimulatedDevice(Profile((1,)))
     device.busy_ns = device.unit_ns = 6 * MS
-    tally.close(10 * MS, [device, SimulatedDevice(ModelProfile((1,)))])
+    tally.close(10 * MS, [device, SimulatedDevice(Profile((1,)))])
     figures = summary(tally)
     assert figures["mean_ms"] == 4
     assert (figures["requests"], figures["completed"], figures["dropped"]) == (6, 3, 3)

@@ -14,7 +14,7 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -26,15 +26,14 @@ from torch import nn
 from app.contract import Model
 from app.engine.device import Device
 from app.scheduler.estimates.fields import fault
-from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair, parse_pair
-from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.estimates.profile import Profile, parse
 
 log = logging.getLogger("starling.engine")
 
-#: FRONT: the key of a stored profile for what requests cost beside their batches, by format; `starling size --measure`
-#: measures it. SERVED: the key in that for the counts of a server's own requests, of any format.
-FRONT, SERVED = "front", "served"
+#: The key of a stored profile for what requests cost beside their batches, by format; `starling size --measure`
+#: measures it.
+FRONT = "front"
 _CPUINFO = Path("/proc/cpuinfo")
 T = TypeVar("T")
 
@@ -63,28 +62,18 @@ class ProfileCache:
         self.folder = folder
         self._warned = False
 
-    def load(self, key: ProfileKey, max_batch: int) -> ModelProfile | None:
+    def load(self, key: ProfileKey, max_batch: int) -> Profile | None:
         """The profile of `key` up to `max_batch` rows; None if there is none that large. Reads a file."""
         profile = self._read(self.folder / key.file_name, parse)
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
-    def store(self, key: ProfileKey, profile: ModelProfile) -> Path | None:
+    def store(self, key: ProfileKey, profile: Profile) -> Path | None:
         """Write the profile. Returns None if that fails. Keeps the stored request costs if the new one has none."""
         before = self.load(key, 1)
         if before is not None and FRONT in before.extra:
             profile = replace(profile, extra={FRONT: before.extra[FRONT], **profile.extra})
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
         return self._write(self.folder / key.file_name, profile.to_dict())
-
-    def store_loads(self, key: ProfileKey, loads: Sequence[FrontLoad], made: str) -> None:
-        """Store what requests cost a server, in place of an earlier server's. Does nothing without a stored profile."""
-        profile = self._read(self.folder / key.file_name, parse)
-        if profile is None:
-            return
-        kept = profile.extra.get(FRONT)
-        others = {name: one for name, one in kept.items() if name != SERVED} if isinstance(kept, dict) else {}
-        front = {**others, SERVED: {"made": made, "loads": [load.to_dict() for load in loads]}}
-        self._write(self.folder / key.file_name, replace(profile, extra={**profile.extra, FRONT: front}).to_dict())
 
     def load_pairs(self, key: ProfileKey) -> tuple[Pair, ...]:
         """All pairs of the model. Reads a file."""

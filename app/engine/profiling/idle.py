@@ -19,18 +19,10 @@ from app.contract import Array, SampleRow
 from app.engine.device import Device
 from app.engine.executor import TRIED_TOKENS
 from app.engine.pool import Slots
+from app.engine.profiling.cells import Cell, at_lengths, cells, concurrency_levels, length_sets, size_sets
 from app.engine.profiling.measuring import MeasuredBatch, Measuring, median_of
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
-from app.engine.profiling.sampler import (
-    LEAST,
-    Cell,
-    Sampler,
-    at_lengths,
-    cells,
-    concurrency_levels,
-    length_sets,
-    size_sets,
-)
+from app.engine.profiling.sampler import LEAST, Sampler
 from app.engine.profiling.warmup import filled, lay_out, write_rows
 from app.models.checks.row_check import Comparisons, Finding, comparisons
 from app.models.checks.samples import longest, most_length, row_check_rows
@@ -39,7 +31,9 @@ from app.models.checks.trial import finding_warning, tolerance_of
 log = logging.getLogger("starling.engine")
 
 _QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps between its calls
-_PATIENCE = 4  # times a batch's own time without a call, before it is measured: a call is then unlikely to coincide
+#: Times a batch's own time without a call, before it is measured: so a call is unlikely to coincide, and measuring
+#: takes at most a twenty-first of a worker's time.
+_PATIENCE = 20
 _PASSES = 2  # over all lengths, for which the budget must suffice: more lengths are better than a finer median
 _LARGEST_SHARE = 10  # a batch that takes more than this part of the budget keeps its time from warm-up
 
@@ -91,7 +85,7 @@ class IdleMeasurement:
             await self._replace_guess()
         lengths = self._lengths_to_time()
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
-        sampler = Sampler(sizes)
+        sampler = Sampler(model.profile, sizes)
         handovers: list[int] = []
         # Sizes first, because batches are formed by their times; the rest of the budget is for all unsettled cells.
         spent = await self._time(sampler, handovers, self._budget_ns // 2)
@@ -100,7 +94,7 @@ class IdleMeasurement:
         if not handovers:
             return
         model.profile = sampler.profile(
-            model.profile, self._own,
+            self._own,
             cell=model.executor.steps is not None,
             written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
             model=model.profile.model, lengths=self._lengths, made=now_utc(),

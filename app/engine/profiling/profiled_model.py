@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -12,14 +12,14 @@ from app.contract import SampleRow
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.cache import ProfileKey
-from app.engine.profiling.review import Review
 from app.models.checks.samples import ROWS, content_of, most_length
 from app.observe.metrics import ModelStats
-from app.scheduler.estimates.curve import ONCE
-from app.scheduler.estimates.front_load import FrontLoad
+from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.lengths import by_tokens
 from app.scheduler.estimates.pairs import Pair
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.smooth import ONCE
+from app.scheduler.optimal.due import Due
 from app.scheduler.types import DeviceSpec
 
 _LOOKED_AT = 64  # rows: repeated requests of one client must not cost a copy each for ever
@@ -32,7 +32,6 @@ class Origin(StrEnum):
     WARM_UP = "warm-up"
     CACHE = "cache"
     MEASURED = "measured"
-    STALE = "stale"  # from the cache, but live batches took other times
 
 
 @dataclass(slots=True, eq=False)
@@ -42,14 +41,13 @@ class ProfiledModel:
     `key`: where its profile is cached, None: nowhere. `rows`: to measure with; none if it raised on made-up rows.
     `pairs`: measurements beside other models; `slowdowns`: by model, the fraction by which batches beside that one are
     slower. `spare`: slots for measuring, equally many for each worker. `unfit`: the error if it raised on all made-up
-    rows. `on_rows` is called with the slots of rows that ran without a fault. `review` compares the profile that the
-    tables were solved from with live batches. `advised`: the log has said that its best-effort calls need stages.
-    `spread`: how much times of live batches vary, see FrontLoad. `loads`: what requests cost, by step of their rate
-    (`served_loads`).
+    rows. `on_rows` is called with the slots of rows that ran without a fault. `advised`: the log has said that its
+    best-effort calls need stages. `curves`: of each stage, of the scheduler, which learns from live batches. `due`:
+    when its tables are solved again.
     """
 
     executor: Executor
-    profile: ModelProfile
+    profile: Profile
     origin: Origin
     rows: Sequence[SampleRow] = ()
     key: ProfileKey | None = None
@@ -61,10 +59,9 @@ class ProfiledModel:
     advised: bool = False
     example: SampleRow | None = None  # see contract.Served
     on_rows: Callable[[Sequence[int]], None] | None = None
-    review: Review | None = None
+    curves: Sequence[Curve] = ()
+    due: Due = field(default_factory=Due)
     slowdowns: Mapping[str, float] = field(default_factory=dict)
-    spread: float = 0.0
-    loads: dict[int, FrontLoad] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -72,10 +69,31 @@ class ProfiledModel:
 
     def has_times(self, spec: DeviceSpec) -> bool:
         """Whether batch times and hand-over are measured, up to as many units at once as this device runs."""
-        if self.origin in (Origin.GUESS, Origin.WARM_UP, Origin.STALE) or self.profile.handover_ns is None:
+        if self.origin in (Origin.GUESS, Origin.WARM_UP) or self.profile.handover_ns is None:
             return False
         at_once = min(len(workers_for(spec, self.profile.max_batch)), spec.max_running)
-        return at_once <= max(self.profile.concurrency_ns, default=1)
+        return at_once <= self.profile.most_at_once
+
+    def learned(self) -> Profile:
+        """The profile as corrected by live batches."""
+        parts = [curve.learned() for curve in self.curves]
+        if not self.profile.errors or not parts:
+            return self.profile
+        errors = tuple(map(max, zip(*(part.errors for part in parts), strict=True)))
+        if len(parts) == 1:
+            (whole,) = parts
+            stages = tuple(replace(whole, cell=one.cell) for one in self.profile.stages)
+            if stages:  # a step of a cell
+                return replace(self.profile, stages=stages, errors=errors)
+            return replace(self.profile, batch_ns=whole.batch_ns, concurrency_ns=whole.concurrency_ns, errors=errors)
+        levels = set.intersection(*(set(part.concurrency_ns) for part in parts))
+        return replace(
+            self.profile,
+            batch_ns=added(part.batch_ns for part in parts),
+            concurrency_ns={units: added(part.concurrency_ns[units] for part in parts) for units in levels},
+            stages=tuple(parts),
+            errors=errors,
+        )
 
     def report(self) -> dict[str, Any]:
         """For the statistics, in milliseconds; `batch_ms` has a key of its own there."""
@@ -121,6 +139,11 @@ class FirstRows:
         return False
 
 
+def added(times: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """By size: the sum of the times of all stages."""
+    return tuple(map(sum, zip(*times, strict=True)))
+
+
 def _at_once_and_by_length(data: Mapping[str, Any]) -> dict[str, Any]:
     """Two keys of the statistics, from a profile as it is stored."""
     return {"concurrency_ms": data.get("concurrency", {}), "length_ms": data.get("length_ms", {})}
@@ -135,10 +158,10 @@ def first_profile(
     executor: Executor,
     batch_ns: Sequence[int],
     lengths: Mapping[str, int] | None = None,
-    stages: tuple[ModelProfile, ...] = (),
+    stages: tuple[Profile, ...] = (),
     *,
     error: float = ONCE,
-) -> ModelProfile:
+) -> Profile:
     """A profile from few measurements. Each stage gets an equal share of the time, unless `stages` are given.
 
     `lengths`: of the rows that were run; times at other lengths are guessed (`by_tokens`).
@@ -149,12 +172,12 @@ def first_profile(
     most = most_length(executor.model.info.client_inputs, own)
     part = tuple(max(1, ns // max(1, count)) for ns in batch_ns)
     by_stage = [stage.batch_ns for stage in stages] or ([part] * count if count > 1 else [])
-    return ModelProfile(
+    return Profile(
         tuple(batch_ns),
-        executor.model.info.name,
+        model=executor.model.info.name,
         extra={"lengths": lengths or {}, "made": now_utc()},
         by_length=by_tokens(own, most, batch_ns),
-        stages=tuple(ModelProfile(ns, by_length=by_tokens(own, most, ns), guessed_lengths=True) for ns in by_stage),
+        stages=tuple(Profile(ns, by_length=by_tokens(own, most, ns), guessed_lengths=True) for ns in by_stage),
         errors=(error,) * len(batch_ns),
         guessed_lengths=True,
     )

@@ -1,200 +1,159 @@
-"""Chooses which batches to time next, and when their times are known well enough.
+"""Chooses which batch to time next, and makes a profile of the times.
 
-A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited pass by pass: first in
-the order given, then in a new random order each time, so that a drift of the machine's speed does not bend the curve. A
-cell is skipped once its time is known well enough. For a model in stages each visit also gives the time of each stage.
+The next is the cell whose time is known worst. The times of each group of cells are evidence for a `Curve`, as those of
+live batches are; for a model in stages each stage has its own.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from math import sqrt
+from typing import Any
 
+from app.engine.profiling.cells import Cell
 from app.engine.profiling.measuring import UnitTime
-from app.scheduler.estimates import curve
-from app.scheduler.estimates.curve import Estimate
+from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.fields import interpolate
-from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
 
-LEAST = 5  # visits of a cell, at least; live batches correct the times later
-
-
-class Cell(NamedTuple):
-    """Units at once, rows in each, and the length of the rows; 0: their own length."""
-
-    units: int
-    size: int
-    length: int = 0
-
-
-def cells(sizes: Iterable[int], levels: Iterable[int] = ()) -> list[Cell]:
-    """Cells of each size alone, and with each number of units at once."""
-    return [Cell(units, size) for units in (1, *levels) for size in sizes]
-
-
-def at_lengths(sizes: Iterable[int], lengths: Iterable[int]) -> list[Cell]:
-    """Cells of each size alone, at each length."""
-    return [Cell(1, size, length) for length in lengths for size in sizes]
-
-
-def size_sets(max_batch: int) -> list[list[int]]:
-    """Sets of sizes to measure, from the finest to the coarsest: all, two an octave, one an octave."""
-    octaves = {1 << power for power in range(max_batch.bit_length())}
-    halves = {3 * size // 2 for size in octaves if size > 1 and 3 * size // 2 <= max_batch}
-    return [list(range(1, max_batch + 1)), sorted(octaves | halves | {max_batch}), sorted(octaves | {max_batch})]
-
-
-def length_sets(longest: int, own: int) -> list[list[int]]:
-    """Sets of lengths to measure besides the rows' `own`, the finest first: halves, quarters, the longest.
-
-    They go down to a sixteenth of the longest: shorter rows take about as long as that.
-    """
-    halves = [max(1, longest >> power) for power in (4, 3, 2, 1, 0)]
-    return [sorted({*some} - {own}) for some in (halves, halves[::2], halves[-1:])]
-
-
-def concurrency_levels(most: int) -> list[int]:
-    """Numbers of units at once to measure: `most`, and powers of two below it. Those between are interpolated."""
-    doubled = [1 << power for power in range(1, most.bit_length()) if 1 << power < most]
-    return [*doubled, most] if most > 1 else []
-
-
-def spread_of(times: Iterable[int]) -> float:
-    """The interquartile range as a share of the median."""
-    ordered = sorted(times)
-    return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
+LEAST = 3  # visits of a cell, at least; live batches correct the times later
+_MOST = 20
+_TRUST = 4.0  # ordinary batches that one beside no calls counts as
+_TOLERANCE = 0.02
+_UNKNOWN = 1.0  # error of a size before its first visit: what was known before only gives the shape of the curve
 
 
 class Sampler:
     """Visits of cells to time, and the profile that follows from the times.
 
-    A cell is settled when its standard error (`curve`) is within `tolerance` after at least `least` visits, or after
-    `most`. Every size is timed as often as its neighbours: curves bend and jump, so no size can be left out. `wanted`
-    must go from small to large at each length, so that the time of each batch can be predicted from a smaller one
-    (`expected`, `drop`). The random order has a fixed seed: equal times give equal orders.
+    A cell is settled when the error of its size is within `tolerance` after at least LEAST visits, or after `most`. In
+    the first pass cells are visited in the order given, which must go from small to large at each length, so that the
+    time of each batch can be predicted from a smaller one (`expected`, `drop`). `known`: what is known before.
     """
 
-    def __init__(self, wanted: Iterable[Cell], *, least: int = LEAST, most: int = 20, tolerance: float = 0.02) -> None:
-        self.visits: dict[Cell, list[UnitTime]] = {cell: [] for cell in wanted}
-        self._least = min(least, most)
+    def __init__(
+        self, known: Profile, wanted: Iterable[Cell], *, most: int = _MOST, tolerance: float = _TOLERANCE
+    ) -> None:
+        self.visits = dict.fromkeys(wanted, 0)
+        self._known = known
         self._most = most
         self._tolerance = tolerance
-        self._random = random.Random(0)
-        self._settled: set[Cell] = set()
-        self._pass = [*reversed(self.visits)]
+        self._curves: dict[tuple[int, int], list[Curve]] = {}  # by group: of the whole, then of each stage
+        self._dropped: set[Cell] = set()
 
     def want(self, cells: Iterable[Cell]) -> None:
-        """Visit these cells as well: first each of them, in this order, then all that are not settled."""
-        added = list(cells)
-        self.visits |= {cell: [] for cell in added}
-        self._pass += reversed(added)
+        """Visit these cells as well."""
+        self.visits |= dict.fromkeys(cells, 0)
 
     def add(self, cell: Cell, visit: UnitTime) -> None:
-        visits = self.visits[cell]
-        visits.append(visit)
-        if len(visits) >= self._most or (len(visits) >= self._least and self._is_known(visits)):
-            self._settled.add(cell)
+        """A batch of this cell has taken so long."""
+        self.visits[cell] += 1
+        if cell.group not in self._curves:
+            self._curves[cell.group] = self._begun(cell, visit)
+        for curve, ns in zip(self._curves[cell.group], (visit.ns, *visit.by_stage), strict=True):
+            curve.observe(cell.size, ns, trust=_TRUST)
 
-    def _is_known(self, visits: Sequence[UnitTime]) -> bool:
-        return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= self._tolerance
+    def _begun(self, cell: Cell, visit: UnitTime) -> list[Curve]:
+        """Curves that follow what is known of the sizes, scaled to meet the first time."""
+        count = len(visit.by_stage)
+        known = [self._known, *(self._known.stages if len(self._known.stages) == count else [self._known] * count)]
+        errors = (_UNKNOWN,) * self._known.max_batch
+        return [
+            Curve(Profile(one.batch_ns, errors=errors).scaled(ns / one.batch_ns[cell.size - 1]))
+            for one, ns in zip(known, (visit.ns, *visit.by_stage), strict=True)
+        ]
 
     def next(self) -> Cell | None:
         """The next cell, None when all are settled."""
-        while len(self._settled) < len(self.visits):
-            if not self._pass:
-                self._pass = list(self.visits)
-                self._random.shuffle(self._pass)
-            if (cell := self._pass.pop()) not in self._settled:
-                return cell
-        return None
+        open_cells = [cell for cell in self.visits if not self._settled(cell)]
+        return min(open_cells, key=lambda cell: (self.visits[cell] > 0, -self._error(cell)), default=None)
+
+    def _settled(self, cell: Cell) -> bool:
+        visits = self.visits[cell]
+        known = visits >= LEAST and self._error(cell) <= self._tolerance
+        return known or visits >= self._most or cell in self._dropped
+
+    def _error(self, cell: Cell) -> float:
+        """0 before the first visit, so that the first pass keeps its order."""
+        return self._curves[cell.group][0].error(cell.size) if self.visits[cell] else 0.0
 
     def expected(self, cell: Cell) -> int:
         """An upper bound of the nanoseconds of a batch, from the next smaller one of its length; 0 if there is none."""
-        table = self.table(cell.units, cell.length)
+        table = self.table(*cell.group)
         size = max((size for size in table if size <= cell.size), default=0)
         return table[size] * cell.size // size if size else 0
 
     def drop(self, cell: Cell) -> None:
         """Skip this cell and all larger batches of its length."""
-        self._settled |= {one for one in self.visits if _group(one) == _group(cell) and one.size >= cell.size}
+        self._dropped |= {one for one in self.visits if one.group == cell.group and one.size >= cell.size}
 
-    def estimates(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, Estimate]:
-        """By size, the times while `units` ran at once; of one stage if it is given."""
-        cells = (cell for cell in self.visits if _group(cell) == (units, length))
-        return curve.estimates({cell.size: self._times(cell, stage) for cell in cells})
+    def estimates(self, units: int, length: int = 0, part: int = 0) -> dict[int, Estimate]:
+        """By timed size, the times while `units` ran at once. `part`: 0 for the whole, 1 for the first stage."""
+        if (units, length) not in self._curves:
+            return {}
+        curve = self._curves[units, length][part]
+        sizes = [cell.size for cell, visits in self.visits.items() if visits and cell.group == (units, length)]
+        return {size: Estimate(curve.predict(size), curve.error(size)) for size in sizes}
 
-    def _times(self, cell: Cell, stage: int | None = None) -> list[int]:
-        return [timed.ns if stage is None else timed.by_stage[stage] for timed in self.visits[cell]]
-
-    def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
+    def table(self, units: int, length: int = 0, part: int = 0) -> dict[int, int]:
         """`estimates` as nanoseconds by size, smoothed where differences are not significant."""
-        known = curve.drawn(self.estimates(units, length, stage))
-        return {size: max(1, round(time)) for size, time in known.items()}
+        return {size: max(1, round(ns)) for size, ns in drawn(self.estimates(units, length, part)).items()}
 
-    def profile(
-        self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, written: int = 0, **keys: Any
-    ) -> ModelProfile:
+    def profile(self, length: int = 0, *, cell: bool = False, written: int = 0, **keys: Any) -> Profile:
         """The times as a profile; `keys` are its other keys. `length`: the rows' own length, if lengths vary.
 
         `cell`: the only stage is a step of a recurrent model, which takes the same time at any length. A step of a
         decoder does not: it also reads the `written` tokens that its rows had on average.
 
-        Sizes that were not timed are interpolated. Beyond the largest timed size the curve follows `guess`, scaled to
-        meet it; at another length it follows the curve of the rows' own length. Left out are numbers of units at once
-        without both ends of the curve, and lengths without size 1. Raises ValueError if size 1 was not timed alone.
+        Sizes that were not timed are interpolated. Beyond the largest timed size the curve follows what was known
+        before, scaled to meet it; at another length it follows the curve of the rows' own length. Left out are numbers
+        of units at once without both ends of the curve, and lengths without size 1. Raises ValueError if size 1 was not
+        timed alone.
         """
-        stages = max((len(timed.by_stage) for visits in self.visits.values() for timed in visits), default=0)
-        guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
-        timed = self._timed(guess, length)
-        parts = [self._timed(one, length, stage) for stage, one in enumerate(guesses)]
+        parts = [self._timed(part, length) for part in range(len(self._curves.get((1, 0), [None])))]
+        whole, *stages = parts
         if cell:
-            parts = [{**part, "length_ms": _behind(part["length_ms"], written), "cell": True} for part in parts]
-        sizes = {one.size: self._times(one) for one in self.visits if _group(one) == (1, 0)}
+            stages = [{**part, "length_ms": _behind(part["length_ms"], written), "cell": True} for part in stages]
+        known = self.estimates(1)
+        noise = self._curves[1, 0][0].speed.noise if known else 0.0
         return parse(
             {
                 **keys,
-                **timed,
-                "max_batch": max(map(int, timed["batch_ms"]), default=1),
-                "stages": parts,
+                **whole,
+                "max_batch": max(map(int, whole["batch_ms"]), default=1),
+                "stages": stages,
                 "error": {
-                    **dict.fromkeys(timed["batch_ms"], curve.ONCE),  # for sizes that were not timed
-                    **{str(size): round(one.error, 4) for size, one in self.estimates(1).items()},
+                    **dict.fromkeys(whole["batch_ms"], ONCE),  # for sizes that were not timed
+                    **{str(size): round(one.error, 4) for size, one in known.items()},
                 },
-                "spread": {str(size): round(spread_of(times), 4) for size, times in sizes.items() if len(times) >= 4},
-                "repeats": {str(size): len(times) for size, times in sizes.items()},
+                "noise": round(sqrt(noise), 4),
+                "repeats": {str(one.size): n for one, n in self.visits.items() if one.group == (1, 0) and n},
             }
         )
 
-    def _timed(self, guess: ModelProfile | None, length: int, stage: int | None = None) -> dict[str, Any]:
+    def _timed(self, part: int, length: int) -> dict[str, Any]:
         """The curves of the whole model, or of one stage, as keys of the profile format."""
-        alone = self.table(1, stage=stage)
-        if guess:
-            alone = _extended(alone, dict(enumerate(guess.batch_ns, 1)))
+        before = self._known if not part or len(self._known.stages) < part else self._known.stages[part - 1]
+        alone = _extended(self.table(1, part=part), dict(enumerate(before.batch_ns, 1)))
         ends = {1, max(alone, default=1)}
         counts = sorted({cell.units for cell in self.visits if cell.units > 1})
-        tables = {units: table for units in counts if ends <= (table := self.table(units, stage=stage)).keys()}
+        tables = {units: table for units in counts if ends <= (table := self.table(units, part=part)).keys()}
         lengths = sorted({cell.length for cell in self.visits} - {0})
-        by_length = {other: self.table(1, other, stage) for other in lengths}
+        by_length = {other: self.table(1, other, part) for other in lengths}
         curves = {other: _extended(table, alone) for other, table in by_length.items() if 1 in table}
         if length:
             curves[length] = alone
         return {
             "batch_ms": _ms(alone),
             "concurrency": {str(units): _ms(table) for units, table in tables.items()},
-            "length_ms": {str(other): _ms(curve) for other, curve in sorted(curves.items())},
+            "length_ms": {str(other): _ms(table) for other, table in sorted(curves.items())},
         }
 
 
 def _behind(by_length: Mapping[str, Any], written: int) -> dict[int, Any]:
     """A decoder's times by tokens read and written, from those by tokens read; nothing for other models."""
     return {int(read) + written: table for read, table in by_length.items()} if written else {}
-
-
-def _group(cell: Cell) -> tuple[int, int]:
-    """Cells of one group make one curve."""
-    return cell.units, cell.length
 
 
 def _extended(table: Mapping[int, int], shape: Mapping[int, int]) -> dict[int, int]:

@@ -15,17 +15,16 @@ from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
-from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile, now_utc
-from app.engine.profiling.review import Review
-from app.engine.profiling.served_loads import ServedLoads, ThreadTimes
-from app.engine.profiling.tables import solved
+from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile
+from app.engine.profiling.tables import Solver, solved
 from app.engine.profiling.warmup import run_on, warm_up
 from app.engine.profiling.work_queue import WorkQueue
 from app.models.checks.trial import Unfit, check_independence, nan_warning
 from app.observe.metrics import ModelStats
-from app.scheduler.estimates.latency import LiveTimes
+from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.optimal.due import Due
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_class
 
@@ -41,7 +40,7 @@ class Profiling:
     """Owned by the engine. `measuring` runs batches between the engine's.
 
     `budget_s`: the time that measuring a model may take after `begin`; 0 measures nothing. `cache`: where profiles and
-    tables are kept, None: nowhere. `threads` returns the CPU times of the threads that serve HTTP.
+    tables are kept, None: nowhere.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Profiling:
         cache: ProfileCache | None = None,
         budget_s: float = 0.0,
         clock: Callable[[], int] = time.monotonic_ns,
-        threads: ThreadTimes = lambda: None,
     ) -> None:
         self.device = device
         self.measuring = Measuring(device, clock)
@@ -62,7 +60,7 @@ class Profiling:
         self._on_pairs: Callable[[PairSlowdowns], None]
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._pairs: PairSlowdowns = {}
-        self._served_loads = ServedLoads(threads) if len(device.spec.workers) == 1 else None
+        self._solver = Solver()
         self._to_measure = WorkQueue("measuring its profile has failed")
         self._to_solve = WorkQueue("its tables are not solved, batches are formed as by no_wait")
         self._to_solve.begun.set()
@@ -128,9 +126,15 @@ class Profiling:
 
     # while it serves
 
-    def opened(self, model: ProfiledModel, program: int, stats: ModelStats, spare_rows: int) -> None:
-        """The model serves: solve its tables, and measure it when the server is idle. Called before its first call."""
-        model.program, model.stats = program, stats
+    def opened(
+        self, model: ProfiledModel, program: int, stats: ModelStats, curves: Sequence[Curve], spare_rows: int
+    ) -> None:
+        """The model serves: solve its tables, and measure it when the server is idle. Called before its first call.
+
+        `curves`: of its stages, which live batches correct from now on.
+        """
+        model.program, model.stats, model.curves = program, stats, curves
+        model.due = Due(self.device.spec.max_running)
         self._models[program] = model
         self._update_pairs()
         self._want_tables(model)
@@ -159,13 +163,10 @@ class Profiling:
         """
         self.measuring.alone = True
         if model not in self._to_measure:
-            self._measure_again(model)
+            model.origin = Origin.WARM_UP
+            self._to_measure.want(model, partial(self._measure, model))
         self.begin()
         await self._to_measure.ended()
-
-    def _measure_again(self, model: ProfiledModel) -> None:
-        model.origin = Origin.STALE
-        self._to_measure.want(model, partial(self._measure, model))
 
     async def forget(self, model: ProfiledModel) -> None:
         """The model is being unloaded. Returns when no measured unit runs."""
@@ -175,37 +176,23 @@ class Profiling:
         await self._to_solve.forget(model)
         await self._to_measure.forget(model)
         await self.measuring.unmeasured()
-        if model.loads and model.key is not None and self._cache is not None:
-            loads = [load for _, load in sorted(model.loads.items())]
-            await asyncio.to_thread(self._cache.store_loads, model.key, loads, now_utc())
+        measured = model.origin in (Origin.CACHE, Origin.MEASURED)
+        if measured and self._cache is not None and model.key is not None and any(one.moved() for one in model.curves):
+            await asyncio.to_thread(self._cache.store, model.key, model.learned())
+        model.curves = ()
 
     async def close(self) -> None:
         await self._to_measure.forget()
         await self._to_solve.forget()
+        await self._solver.close()
 
-    def tick(self, now: int) -> None:
-        """Count what requests have cost. Called every few seconds; cheap."""
-        if self._served_loads is not None:
-            self._served_loads.tick(self._models.values(), now)
+    def review(self, model: ProfiledModel) -> None:
+        """Solve the model's tables again if live batches have moved its curves by more than their errors.
 
-    def review(self, model: ProfiledModel, live: Sequence[LiveTimes]) -> None:
-        """Compare the profile with the times of live batches at each stage. Called every few seconds; cheap.
-
-        Tables are solved again if the curve has moved by more than its error. A cached profile that live batches
-        contradict is measured again. Does nothing while tables of the model are being solved, which takes seconds.
+        Called at each tick; cheap. Does nothing while tables of the model are being solved.
         """
-        model.spread = max((one.spread for one in live), default=0.0)
-        review = model.review
-        if review is None or not live or model.executor.steps is not None or model in self._to_solve:
-            return
-        corrected = review.corrected(live, self._clock())
-        if corrected is None:
-            return
-        if self._solves(model):
-            self._to_solve.want(model, partial(self._solve, model, corrected))
-        if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
-            log.info("model %s: its cached profile differs from live batches, it is measured again", model.name)
-            self._measure_again(model)
+        if model not in self._to_solve and self._solves(model) and model.due.again(model.curves, self._clock()):
+            self._want_tables(model, model.learned())
 
     async def _measure(self, model: ProfiledModel, *, checks: bool = False) -> None:
         """Measure the model and give the scheduler its profile. `checks`: run the row check first."""
@@ -238,29 +225,23 @@ class Profiling:
         if self._cache is not None and model.key is not None:
             await asyncio.to_thread(self._cache.store, model.key, model.profile)
 
-    def _want_tables(self, model: ProfiledModel) -> None:
-        """Solve the tables that say when to begin a batch and how large. A model that runs by its cell needs none.
+    def _want_tables(self, model: ProfiledModel, corrected: Profile | None = None) -> None:
+        """Solve the tables that say when to begin a batch and how large, with times as corrected by live batches.
 
-        A model with guessed batch times gets them when live batches have corrected the guess: see `review`.
+        Until then, and while nothing is known well, all rows that wait are served.
         """
-        model.review = Review(model.profile, self._clock(), self.device.spec.max_running)
-        if model.executor.steps is None and model.origin is not Origin.GUESS and self._solves(model):
-            self._to_solve.want(model, partial(self._solve, model, None))
+        errors = (corrected or model.profile).errors
+        if self._solves(model) and model.due.begin(model.curves, errors, self._clock()):
+            self._to_solve.want(model, partial(self._solve, model, corrected))
 
     def _solves(self, model: ProfiledModel) -> bool:
-        """Whether the model's policy uses tables, and enough is known to solve them.
+        """Whether the model's policy uses tables. A model that runs by its cell needs none."""
+        return model.executor.steps is None and policy_class(model.executor.model.info.batching.policy).uses_tables()
 
-        For several workers that takes times that were measured while idle: a table for them may leave a worker idle,
-        and one solved from disturbed times would do so for ever. Until then all rows that wait are served.
-        """
-        several = self.device.spec.max_running > 1
-        measured = model.origin not in (Origin.GUESS, Origin.WARM_UP)
-        return (measured or not several) and policy_class(model.executor.model.info.batching.policy).uses_tables()
-
-    async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
-        """Until the tables are solved, the model's batches are formed as by `no_wait`."""
+    async def _solve(self, model: ProfiledModel, corrected: Profile | None) -> None:
         profile = model.profile
-        tables = await solved(model, corrected, self.device.spec, self._cache.folder if self._cache else None)
+        folder = self._cache.folder if self._cache else None
+        tables = await solved(model, corrected, self.device.spec, folder, self._solver)
         if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
             self._on_tables(model, tables)
 

@@ -10,109 +10,134 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import pickle
-import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from app.engine.profiling.cache import write_whole
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 9  # of the stored tables; raise it when the theory behind them changes
+_FORMAT = 10  # of the stored tables; raise it when the theory behind them changes
 #: Batches and the event loop go first, but not so far that it takes long: with the lowest priority (19), on two busy
 #: cores, a small model at 0.85 of its peak had 1.6 times its mean latency for as long as tables were being solved.
 _NICE = 5
+#: Its matrices are small: more threads would only take cores from batches.
+_LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+_IDLE_S = 5  # after so long without work the process ends
 _CHILD = """
-import os, pickle, sys
+import os, pickle, select, sys
 os.nice(int(sys.argv[1]))
-sys.path[:] = pickle.load(sys.stdin.buffer)
-solve, args, named = pickle.load(sys.stdin.buffer)
+given, found = sys.stdin.buffer, sys.stdout.buffer
+sys.path[:] = pickle.load(given)
 try:
-    sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
-    sys.stdout.buffer.flush()
-except BrokenPipeError:
-    os._exit(1)  # the server has ended meanwhile; an ordinary exit would try to write again
+    while True:
+        solve, args, named = pickle.load(given)
+        try:
+            result = pickle.dumps(solve(*args, **named))
+        except Exception as exc:
+            result = pickle.dumps(exc)
+        found.write(len(result).to_bytes(8, "big") + result)
+        found.flush()
+        if not select.select([given], [], [], float(sys.argv[2]))[0]:
+            break
+except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    pass  # the server has ended
+os._exit(0)  # an ordinary exit would try to write again
 """
 
 
-class DaemonThreads(Executor):
-    """A daemon thread for each call. The process does not wait for them at its exit.
+class Solver:
+    """A process that solves tables, one after another. It begins with the first, and ends when none comes for a while.
 
-    It would wait for the threads of a ThreadPoolExecutor, and solving can take a minute on a busy machine.
+    Solving takes from a tenth of a second to seconds. A thread would take the interpreter lock from the event loop for
+    as long: measured at 6,000 requests a second, the mean latency was 5 to 10 times as long meanwhile.
+    `multiprocessing` would import the program's main module again, which may be a script that starts a server.
     """
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def __init__(self) -> None:
+        self._process: Process | None = None
 
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as exc:
-                    future.set_exception(exc)
+    async def solve(self, *args: Any, **named: Any) -> ControlTables:
+        """As `control.solve`. Raises what that raises, and OSError or EOFError if the process ends meanwhile."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await self._begun()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(pickle.dumps((control.solve, args, named)))
+            await process.stdin.drain()
+            size = int.from_bytes(await process.stdout.readexactly(8), "big")
+            found = pickle.loads(await process.stdout.readexactly(size))
+        except BaseException:  # also if it is cancelled: an answer that is not awaited must not become the next one
+            await self.close()
+            raise
+        if isinstance(found, Exception):
+            raise found
+        return cast(ControlTables, found)
 
-        threading.Thread(target=run, name="tables", daemon=True).start()
-        return future
+    async def _begun(self) -> Process:
+        await self.close()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _CHILD, str(_NICE), str(_IDLE_S), stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}
+        )
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(sys.path))
+        return process
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 async def solved(
-    model: ProfiledModel, corrected: ModelProfile | None, spec: DeviceSpec, folder: Path | None
+    model: ProfiledModel, corrected: Profile | None, spec: DeviceSpec, folder: Path | None, solver: Solver
 ) -> ControlTables:
-    """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches."""
+    """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches.
+
+    They are read from the folder, or solved and stored there.
+    """
+    profile = corrected or model.profile
+    stages = () if any(part.cell for part in profile.stages) else profile.stages
+    named = {
+        "workers": spec.max_running, "values": bool(stages), "handovers": len(profile.parts), "lead_ns": spec.lead_ns,
+        "stages": stages,
+    }  # fmt: skip
     # Times of a warm-up or of live batches differ at each start, so their tables are not stored.
-    folder = None if corrected or model.origin is Origin.WARM_UP else folder
-    work = partial(tables_of, corrected or model.profile, spec.max_running, folder, spec.lead_ns, solve_aside)
-    return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), work)
-
-
-def tables_of(
-    profile: ModelProfile,
-    workers: int,
-    folder: Path | None,
-    lead_ns: int = 0,
-    solve: Callable[..., ControlTables] = control.solve,
-) -> ControlTables:
-    """Read the tables from the folder, or solve and store them. Slow: not for the event loop."""
-    stage = profile.stage(workers)
-    handovers = len(profile.parts)
-    stages = () if any(part.cell for part in profile.stages) else tuple(part.stage() for part in profile.stages)
-    values = bool(stages)  # tables of a model in stages also hold the value of each state
-    asked = (_FORMAT, stage, handovers, lead_ns, workers, stages)
-    path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
-    if path:
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    tables = solve(stage, workers=workers, values=values, handovers=handovers, lead_ns=lead_ns, stages=stages)
-    if path:
-        try:
-            write_whole(path, json.dumps(tables.to_dict()))
-        except OSError as exc:  # it costs solving them again, no more
-            log.debug("tables are not kept: %s", exc)
+    if folder is None or corrected or model.origin is Origin.WARM_UP:
+        return await solver.solve(profile, **named)
+    asked = (_FORMAT, replace(profile, extra={}), sorted(named.items()))
+    path = folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
+    tables = await asyncio.to_thread(_read, path)
+    if tables is None:
+        tables = await solver.solve(profile, **named)
+        await asyncio.to_thread(_store, path, tables)
     return tables
 
 
-def solve_aside(*args: Any, **named: Any) -> ControlTables:
-    """As `control.solve`, in a process of its own. Blocks its thread, without the interpreter lock.
+def _read(path: Path) -> ControlTables | None:
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return None
 
-    Solving takes about a second. A thread would take that lock from the event loop for as long: measured at 6,000
-    requests a second, the mean latency was 5 to 10 times as long meanwhile. `multiprocessing` would import the
-    program's main module again, which may be a script that starts a server.
-    """
-    given = pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named))
-    command = [sys.executable, "-c", _CHILD, str(_NICE)]
-    solved: ControlTables = pickle.loads(
-        subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout
-    )
-    return solved
+
+def _store(path: Path, tables: ControlTables) -> None:
+    try:
+        write_whole(path, json.dumps(tables.to_dict()))
+    except OSError as exc:  # it costs solving them again, no more
+        log.debug("tables are not kept: %s", exc)

@@ -24,9 +24,9 @@ from app.models.checks.samples import full_lengths, longest, short_lengths, stre
 from app.models.checks.trial import fit_row, try_full_length
 from app.models.compiled import batches_of_size_one
 from app.models.process_state import OF_BATCHES, ProcessState, named
-from app.scheduler.estimates.curve import measured_once
 from app.scheduler.estimates.fields import interpolate
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.smooth import measured_once
 
 log = logging.getLogger("starling.engine")
 
@@ -34,7 +34,7 @@ log = logging.getLogger("starling.engine")
 _BUDGET_NS = 10_000_000_000  # after it only powers of two run, and the times between are interpolated
 
 
-def warm_up(device: Device, executor: Executor) -> tuple[ModelProfile, tuple[SampleRow, ...]]:
+def warm_up(device: Device, executor: Executor) -> tuple[Profile, tuple[SampleRow, ...]]:
     """Run every batch size once and check the outputs. Returns the times, and the rows that were run. Slow.
 
     Uses the first slots: only for a pool without calls. Raises ConfigError when the model does not return what
@@ -65,7 +65,7 @@ def warm_up(device: Device, executor: Executor) -> tuple[ModelProfile, tuple[Sam
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
     times = filled({size: one.ns for size, one in timed.items()}, max_batch)
     by_stage = zip(*(one.by_stage for one in timed.values()), strict=True)
-    stages = tuple(ModelProfile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
+    stages = tuple(Profile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
     return first_profile(executor, times, longest(rows), stages), tuple(rows)
 
 

@@ -1,134 +1,257 @@
-"""Batch times by size from noisy measurements: what each size takes, and how far that may be off.
+"""One curve of batch times with errors, learned from every batch that runs (docs/theory/estimates.md).
 
-The time of a size is the lower quartile of its measurements, its error that of a sample quartile. A smooth, rising
-curve is fitted through all sizes, and a size departs from it as far as is significant. The steps and their sources:
-docs/theory/estimates.md, to whose numbers the comments here refer.
+Warm-up, idle measurements and live batches are evidence of one form, `Curve.observe`. What a size takes, the speed of
+the device now, how much units that run at once slow each other, and noise are told apart by what batches have in
+common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import hypot, sqrt
-from statistics import mean, median
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import replace
+from math import exp, hypot, log, sqrt
 
-UNMEASURED = 0.1  # error of a size between measured ones: curves bend by about that much
+from app.scheduler.estimates.handover import Handover
+from app.scheduler.estimates.lengths import time_at
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.speed import LEAST_NOISE, Speed
+
 FLOOR = 0.005  # smallest error: repeating does not average out everything
-ONCE = 0.25  # noise of one measurement, if no size was measured often enough to estimate it
-_FACTOR = 3.5  # of the error of a quartile, see 2
-_OF_MEDIAN = 1.48  # standard deviations in a median deviation, of normal noise
-_UNUSUAL = 8.0  # times the median distance: something affected this size only
-_SIGNIFICANT = 2.0  # k: standard errors
-_NEIGHBOURS = 7  # sizes in a local line, at least
-_SHARE = 3  # and at least a third of all
-_ROUNDS = 3  # of robust weights
-_FAR = 6.0  # median residuals beyond which a size has no weight (Cleveland's)
-_LEAST_FAR = 0.01  # of the curve: closer residuals never lose weight
+_SEEN = 1024  # batches of a size that count, at most
+_FAR = 2.5  # standard deviations that one batch counts as off, at most
+_IN_A_ROW = 3  # batches of a size that are far off
+_MOVED = 2.0  # standard errors by which a size must change, for tables to be solved again
+_SURER = 0.5  # or its error must fall to this part of the old one
+_LEAST_MOVED = 0.02  # smaller changes hardly change a table
+_TAIL = 1.65  # standard deviations to the 95 % quantile
 
 
-class Estimate(NamedTuple):
-    """The time of a batch of one size, and its standard error as a share of it."""
+class Curve:
+    """Batch times of one stage, in nanoseconds. `profile`: what is known before, and its errors; () if it is exact.
 
-    ns: float
-    error: float
-
-
-def estimates(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
-    """An estimate for each size that was measured. `times`: by size, repeated measurements in nanoseconds."""
-    known = _measured(times)
-    if len(known) < _NEIGHBOURS:
-        return known
-    scatter = _OF_MEDIAN * median(abs(known[size].ns / line - 1) for size, line in smoothed(known).items())
-    return {size: Estimate(one.ns, hypot(one.error, scatter)) for size, one in known.items()}
-
-
-def _measured(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
-    """The estimates with errors from each size's own measurements (1 and 2 of the module's text)."""
-    own = {size: _distance(some) for size, some in times.items() if len(some) >= 4}
-    most = _UNUSUAL * median(own.values()) if own else 0.0
-    usual = mean(one for one in own.values() if one <= most) if own else ONCE / _FACTOR
-    noise = {size: own[size] if own.get(size, 0.0) > most else usual for size in times}
-    return {
-        size: Estimate(quartile(some), hypot(FLOOR, _FACTOR * noise[size] / sqrt(len(some))))
-        for size, some in times.items()
-        if some
-    }
-
-
-def quartile(times: Sequence[float]) -> float:
-    """The lower quartile: the smallest of fewer than three, the second smallest of three to six."""
-    return sorted(times)[(len(times) + 1) // 4]
-
-
-def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (4)."""
-    if len(known) < _NEIGHBOURS:  # too few to tell a bump from the curve
-        return {size: one.ns for size, one in known.items()}
-    found = {}
-    for size, line in smoothed(known).items():
-        off, doubt = known[size].ns - line, _SIGNIFICANT * known[size].error * line
-        found[size] = line + off * max(0.0, 1 - (doubt / off) ** 2) if off else line
-    return found
-
-
-def measured_once(times: Mapping[int, float]) -> dict[int, float]:
-    """Nanoseconds by size, if each size was measured once: the smooth curve alone (3).
-
-    A single time cannot show that its size departs from the curve, because other work may have added to it. Of few
-    sizes each counts as at most as slow as a larger one.
+    A batch takes what its size and length take, times the speed now, times the slowdown by other units, times noise.
+    Their logarithms are estimated by a Kalman filter (R. Kalman, A New Approach to Linear Filtering and Prediction
+    Problems, 1960) that neglects correlations between sizes. `most`: units at once.
     """
-    if len(times) >= _NEIGHBOURS:
-        return smoothed({size: Estimate(ns, ONCE) for size, ns in times.items()})
-    sizes = sorted(times, reverse=True)
-    return dict(zip(sizes, accumulate((times[size] for size in sizes), min), strict=True))
+
+    __slots__ = (
+        "_planned", "_surprised", "_tables", "_used", "_variance", "by_length", "handover", "lengths", "profile",
+        "speed",
+    )  # fmt: skip
+
+    def __init__(self, profile: Profile, most: int = 1) -> None:
+        self.profile = profile
+        #: By the number of units that run, less one.
+        self._tables = [[*map(float, profile.times_of(units))] for units in range(1, most + 1) if profile.batch_ns]
+        self.lengths = profile.by_length  # which rows are picked by
+        self.by_length = [] if profile.guessed_lengths else [(at, [*map(float, ns)]) for at, ns in profile.by_length]
+        self._variance = [max(FLOOR, error) ** 2 for error in profile.errors]
+        self._surprised = [0] * len(self._variance)  # batches in a row that were far off, negative: too fast
+        self.speed = Speed(profile, most)
+        self.handover = Handover(profile.handover_ns)
+        self._planned = 1.0  # observed over `batch_ns`, whatever the length
+        self._used = self._state()
+
+    @property
+    def known(self) -> bool:
+        return bool(self._tables)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the profile is not exact, so that batches correct it."""
+        return bool(self._variance)
+
+    @property
+    def batch_ns(self) -> tuple[int, ...]:
+        """The undisturbed times of batches alone."""
+        return tuple(map(round, self._tables[0])) if self._tables else ()
+
+    @property
+    def scale(self) -> float:
+        """What a batch alone takes now over its undisturbed time."""
+        return self.speed.scale
+
+    @property
+    def planned(self) -> float:
+        """The scale for rows of unknown length."""
+        return self._planned if self.by_length else self.speed.scale
+
+    # predictions
+
+    def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
+        """Nanoseconds for a batch of `size` while `running` units run, itself included; 0 if nothing is known.
+
+        Beyond the table the time per row of its last entry is used; beyond the most units measured, their table.
+        `length`: of the longest row; 0 if unknown: then `batch_ns` is used. The hand-over is included, except the part
+        that passes while the worker ends its last unit (`lead_ns`).
+        """
+        if not self._tables:
+            return 0
+        scale = self._planned if self.by_length and not length else self.speed.scale
+        return int(self._undisturbed(size, running, length) * scale) + max(0, self.handover.ns - lead_ns)
+
+    def compute(self, size: int, running: int = 1, length: int = 0) -> int:
+        """As `predict`, without the hand-over."""
+        return self.predict(size, running, length, self.handover.ns)
+
+    @property
+    def quantile(self) -> float:
+        """What 95 % of batches keep, over their prediction: noise counts as log-normal. At most 2: stalls are rare."""
+        return min(2.0, exp(_TAIL * sqrt(self.speed.noise - LEAST_NOISE)))
+
+    def error(self, size: int) -> float:
+        """The standard error of the undisturbed time of a size, as a share of it."""
+        if not self._variance:
+            return 0.0
+        return sqrt(self._variance[min(size, len(self._variance)) - 1] + FLOOR**2)
+
+    def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
+        """Present over undisturbed time for which a batch of `size` keeps its worker from the next one, of any rows."""
+        now, profiled = (max(0, ns - lead_ns) for ns in (self.handover.ns, self.handover.profiled_ns))
+        if not (now or profiled) or not self._tables:
+            return self.planned
+        compute_ns = self._undisturbed(size, running, 0)
+        return (compute_ns * self.planned + now) / (compute_ns + profiled)
+
+    def _undisturbed(self, size: int, running: int, length: int) -> float:
+        tables = self._tables
+        table = tables[0] if running == 1 else tables[min(running, len(tables)) - 1]
+        time = table[size - 1] if size <= len(table) else table[-1] * size / len(table)
+        if running > 1:
+            time *= self._slower(running)
+        if not (length and self.by_length):
+            return time
+        alone = tables[0][min(size, len(tables[0])) - 1]
+        slower = time / alone * min(1.0, len(table) / size)
+        return time_at(self.by_length, size, length) * slower  # other units slow any length alike
+
+    # evidence
+
+    def observe(
+        self, size: int, ns: int, running: int = 1, length: int = 0, others: float | None = None, trust: float = 1.0
+    ) -> None:
+        """A batch of `size` took `ns`. O(1).
+
+        `running`: units that ran when it began, itself included. `others`: the mean number of other units while it ran,
+        if known. `trust`: by how many ordinary batches this one counts.
+        """
+        if not self._tables or ns <= 0:
+            return
+        speed = self.speed
+        base, beside, most = self._undisturbed(size, running, length), running - 1.0, len(self._tables)
+        if not base:
+            return
+        if others is not None and self._variance:
+            base, beside = self._undisturbed(size, 1, length) * self._beside(size, others), others
+        off = log(ns / (base * speed.scale))
+        share = min(1.0, beside / (most - 1)) if beside and most > 1 else 0.0
+        variance = self._variance[size - 1] if size <= len(self._variance) else 0.0
+        total = variance + speed.variance(share) + speed.noise / trust
+        far = _FAR * sqrt(total)
+        speed.measure_noise(off, total)
+        counted = max(-far, min(off, far))
+        if variance:
+            self._learn(size, counted, variance, total)
+            if self._surprised[size - 1] or counted != off:
+                self._find_wrong(size - 1, off, surprise=counted != off)
+        speed.observe(counted, share, total)
+        if self.by_length:
+            ratio = ns / (self._undisturbed(size, running, 0) * self._planned)
+            self._planned *= 1 + 0.05 * (min(ratio, 4.0) - 1)
+
+    def _learn(self, size: int, off: float, variance: float, total: float) -> None:
+        """Move a size by its part of what a batch was off."""
+        index = size - 1
+        gain = variance / total
+        factor = exp(gain * off)
+        for table in self._tables:
+            table[index] *= factor
+        for _, table in self.by_length:
+            table[index] *= factor
+        self._variance[index] = max(variance * (1 - gain), self.speed.noise / _SEEN)
+
+    def _find_wrong(self, index: int, off: float, *, surprise: bool) -> None:
+        """Several batches of a size in a row that are far off are no noise: what was known of it before is wrong."""
+        row = self._surprised[index]
+        if not surprise or self.speed.changing:
+            row = 0
+        else:
+            row = max(1, row + 1) if off > 0 else min(-1, row - 1)
+        if row in (_IN_A_ROW, -_IN_A_ROW):
+            self._variance[index] += off * off
+            row = 0
+        self._surprised[index] = row
+
+    def _beside(self, size: int, others: float) -> float:
+        """The slowdown by so many other units."""
+        few = int(others)
+        alone, fewer, more = (self._undisturbed(size, units, 0) for units in (1, 1 + few, 2 + few))
+        # Its speed is the mean over the times in which `few` others ran and in which one more did.
+        share = others - few
+        return 1 / (alone * ((1 - share) / fewer + share / more))
+
+    def _slower(self, running: int) -> float:
+        """What units slow one another beyond the profile."""
+        most = len(self._tables)
+        return self.speed.slower if running >= most else self.speed.slower ** ((running - 1) / (most - 1))
+
+    def tick(self) -> None:
+        """A window has closed. What was not seen in it is less certain, and moves back towards the profile.
+
+        Otherwise a speed so low that every call is refused would never be corrected.
+        """
+        if not self.speed.tick():
+            self._planned += 0.1 * (1 - self._planned)
+        self.handover.tick()
+
+    # what is known
+
+    @property
+    def slowdown_scale(self) -> float:
+        """How much units that run at once slow one another, relative to the profile."""
+        return self.speed.slower
+
+    def errors(self) -> tuple[float, ...]:
+        """By size, see `error`; () if the profile is exact."""
+        return tuple(sqrt(one + FLOOR**2) for one in self._variance)
+
+    def learned(self) -> Profile:
+        """The profile with what has been learned: undisturbed times, and their errors."""
+        if not self._variance:
+            return self.profile
+        alone, *together = self._tables
+        errors = self.errors()
+        if together:
+            errors = tuple(hypot(error, self.speed.beside_error) for error in errors)
+        return replace(
+            self.profile,
+            batch_ns=_whole(alone),
+            concurrency_ns={
+                units: _whole(ns * self._slower(units) for ns in table) for units, table in enumerate(together, 2)
+            },
+            by_length=tuple((at, _whole(table)) for at, table in self.by_length) or self.profile.by_length,
+            errors=errors,
+        )
+
+    def moved(self) -> bool:
+        """Whether the curve has moved by more than its error, or has become much surer, since `use`."""
+        if not self._variance:
+            return False
+        for (ns, error), (old, was) in zip(self._state(), self._used, strict=True):
+            if abs(ns / old - 1) > max(_LEAST_MOVED, _MOVED * error) or error < _SURER * was:
+                return True
+        return False
+
+    def use(self) -> None:
+        """Tables are solved from this state."""
+        self._used = self._state()
+
+    def _state(self) -> list[tuple[float, float]]:
+        if not self._variance:
+            return []
+        beside = [(self.speed.slower, self.speed.beside_error)] if len(self._tables) > 1 else []
+        return [*zip(self._tables[0], self.errors(), strict=True), *beside]
 
 
-def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """The smooth curve at each known size (3)."""
-    sizes = sorted(known)
-    trust = {size: 1 / known[size].error ** 2 for size in sizes}
-    for _ in range(_ROUNDS):
-        smooth = {size: _line_at(size, sizes, known, trust) for size in sizes}
-        off = {size: abs(known[size].ns / smooth[size] - 1) for size in sizes}
-        far = _FAR * max(_LEAST_FAR, median(off.values()))
-        # Errors as shares of the curve, not of the measured time: otherwise sizes measured too fast would weigh more.
-        trust = {
-            size: max(0.0, 1 - (one / far) ** 2) ** 2 / (known[size].error * smooth[size]) ** 2
-            for size, one in off.items()
-        }
-    return dict(zip(sizes, _rising([_line_at(size, sizes, known, trust) for size in sizes]), strict=True))
-
-
-def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest values that never fall, by least squares: neighbours in falling order are averaged."""
-    pools: list[tuple[float, int]] = []  # (mean, how many)
-    for value in values:
-        pool = value, 1
-        while pools and pools[-1][0] > pool[0]:
-            before, count = pools.pop()
-            pool = (before * count + pool[0] * pool[1]) / (count + pool[1]), count + pool[1]
-        pools.append(pool)
-    return [value for value, count in pools for _ in range(count)]
-
-
-def _distance(times: Sequence[float]) -> float:
-    """From the quartile to the rank an eighth of the count above it, as a share of the quartile."""
-    above = (len(times) + 1) // 4 + max(1, round(len(times) / 8))
-    return sorted(times)[above] / quartile(times) - 1
-
-
-def _line_at(size: int, sizes: Sequence[int], known: Mapping[int, Estimate], trust: Mapping[int, float]) -> float:
-    """The line through the nearest sizes, at this one."""
-    near = sorted(sizes, key=lambda one: abs(one - size))[: max(_NEIGHBOURS, len(sizes) // _SHARE)]
-    reach = abs(near[-1] - size) + 1
-    weights = [trust[one] * (1 - (abs(one - size) / reach) ** 3) ** 3 for one in near]
-    total = sum(weights)
-    if not total:
-        return known[size].ns
-    middle = sum(weight * one for weight, one in zip(weights, near, strict=True)) / total
-    level = sum(weight * known[one].ns for weight, one in zip(weights, near, strict=True)) / total
-    square = sum(weight * (one - middle) ** 2 for weight, one in zip(weights, near, strict=True))
-    rise = sum(weight * (one - middle) * known[one].ns for weight, one in zip(weights, near, strict=True))
-    slope = max(0.0, rise / square) if square else 0.0
-    return max(level + slope * (size - middle), level / 2)  # bounded, because a steep line could cross 0
+def _whole(times: Iterable[float]) -> tuple[int, ...]:
+    return tuple(max(1, round(ns)) for ns in times)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.scheduler.estimates.curve import UNMEASURED
+from app.scheduler.estimates.smooth import UNMEASURED
 
 MS = 1_000_000  # nanoseconds
 _LARGEST = 65_536  # rows; bounds the table that a typing error would make

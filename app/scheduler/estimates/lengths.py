@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ByLength = Sequence[tuple[int, tuple[int, ...]]]
+ByLength = Sequence[tuple[int, Sequence[float]]]
 
 _EXACT = 64  # lengths below it are not rounded
 _DOUBLES = 5  # of a length, where times are guessed
@@ -116,10 +116,10 @@ def rounded(length: int) -> int:
     return -(-length >> step) << step
 
 
-def _length(entry: tuple[int, tuple[int, ...]]) -> int:
+def _length(entry: tuple[int, Sequence[float]]) -> int:
     return entry[0]
 
 
-def _of(times: tuple[int, ...], size: int) -> float:
+def _of(times: Sequence[float], size: int) -> float:
     """The time of a size; beyond the table, with the time per row of its last entry."""
     return times[size - 1] if size <= len(times) else times[-1] * size / len(times)

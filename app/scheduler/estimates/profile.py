@@ -14,7 +14,6 @@ from app.scheduler.estimates import fields
 from app.scheduler.estimates.batch_monitor import regression
 from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
 from app.scheduler.estimates.lengths import time_at
-from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
     "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "length_ms", "stages",
@@ -23,30 +22,31 @@ _KNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelProfile:
-    """A parsed profile. It is no `Profile`, which is what the scheduler plans one stage with: a file has stages, names,
-    keys of others, and times beside only those numbers of units that were measured.
+class Profile:
+    """Batch times of a model or of one of its stages. Empty: nothing is known yet.
 
-    `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
+    `batch_ns[b - 1]`: nanoseconds of b rows alone; `concurrency_ns[k][b - 1]`: while k units run at once.
 
-    `by_length`: (length, times by size), ascending, if times depend on the longest row. `stages`: the parts that it is
-    run in, if there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size costs
-    beyond these; None if not measured, which counts as 0. `errors`: by size, the standard error of `batch_ns` as a
-    share of it; empty if the times are exact. `guessed_lengths`: `by_length` is a guess, see `Profile`.
+    `by_length`: (length, times by size), ascending, if times depend on the longest row of a batch; then `batch_ns` is
+    used if the length is not known. With `guessed_lengths` they are a guess: rows are picked by them, but no time is
+    predicted and no call dropped. `handover_ns`: what a unit of any size costs beyond computing, to reach a worker and
+    to report its end; None: nothing, and it is not learnt online. `errors`: by size, the standard error of `batch_ns`
+    as a share of it; () if the times are exact. `stages`: the parts that a model is run in, if there are several.
+    `cell`: it is a stage that a row repeats. `extra`: unknown keys of the file.
     """
 
-    batch_ns: tuple[int, ...]
-    model: str = ""
-    device: str = ""
-    threads: int | None = None
-    concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+    batch_ns: tuple[int, ...] = ()
+    concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    stages: tuple[ModelProfile, ...] = ()
-    cell: bool = False
     handover_ns: int | None = None
     errors: tuple[float, ...] = ()
     guessed_lengths: bool = False
+    stages: tuple[Profile, ...] = ()
+    cell: bool = False
+    model: str = ""
+    device: str = ""
+    threads: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def max_batch(self) -> int:
@@ -80,24 +80,29 @@ class ModelProfile:
         by_size = ({count: times[index] for count, times in tables.items()} for index in range(self.max_batch))
         return tuple(round(interpolate(known, [units])[0]) for known in by_size)
 
-    def stage(self, running: int | None = None) -> Profile:
-        """The scheduler's Profile of it, for up to `running` units at once; None for as many as were measured."""
-        measured = max(self.concurrency_ns, default=1)
-        most = measured if running is None else min(running, measured)
-        concurrency_ns = tuple(self.times(units) for units in range(2, most + 1))
-        return Profile(
-            self.batch_ns, concurrency_ns, self.by_length, self.handover_ns, self.errors, self.guessed_lengths
-        )  # fmt: skip
+    def times_of(self, units: int) -> tuple[int, ...]:
+        """Times by size while so many units run; if more run than were measured, those of the most measured."""
+        return self.times(min(units, self.most_at_once))
 
     @property
-    def parts(self) -> tuple[ModelProfile, ...]:
+    def most_at_once(self) -> int:
+        """The most units at once that were measured."""
+        return max(self.concurrency_ns, default=1)
+
+    @property
+    def parts(self) -> tuple[Profile, ...]:
         """The parts that run one after another: the stages, or the whole model."""
         return self.stages or (self,)
 
-    def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
-        """The stages of a program that has this profile, for up to `running` units at once."""
-        parts = [replace(part, handover_ns=self.handover_ns, errors=self.errors) for part in self.parts]
-        return tuple(Stage(part.stage(running), part.cell) for part in parts)
+    def of_stages(self) -> tuple[Profile, ...]:
+        """The profile of each part, with the hand-over and the errors of the whole, and without what is said of it."""
+        return tuple(
+            Profile(
+                part.batch_ns, part.concurrency_ns, part.by_length, self.handover_ns, self.errors,
+                part.guessed_lengths, cell=part.cell,
+            )
+            for part in self.parts
+        )  # fmt: skip
 
     def time(self, size: int, length: int = 0) -> float:
         """Nanoseconds of one run (or step) of a batch alone. `length`: of its longest row, 0 if unknown."""
@@ -107,7 +112,7 @@ class ModelProfile:
         """Rows per second of the best size, for rows of one length. In a cell they make `steps` steps, or `length`."""
         return max(size * 1e9 / time for size, time in enumerate(self._whole(length, steps or length), 1))
 
-    def at(self, length: int) -> ModelProfile:
+    def at(self, length: int) -> Profile:
         """The profile of rows of one length, run whole: in a cell each makes `length` steps.
 
         `handover_ns` is the cost of all units of a batch.
@@ -137,7 +142,7 @@ class ModelProfile:
         residual = line.residual * self.max_batch / sum(self.batch_ns)
         return {"alpha_ms": line.alpha / MS, "beta_ms": line.beta / MS, "residual": residual}
 
-    def up_to(self, max_batch: int) -> ModelProfile:
+    def up_to(self, max_batch: int) -> Profile:
         """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
         if not 1 <= max_batch <= self.max_batch:
             raise ValueError(f"max_batch: expected 1 to {self.max_batch}, the profile's largest batch, got {max_batch}")
@@ -151,7 +156,7 @@ class ModelProfile:
             stages=tuple(stage.up_to(max_batch) for stage in self.stages),
         )
 
-    def scaled(self, factor: float) -> ModelProfile:
+    def scaled(self, factor: float) -> Profile:
         """The same, with all batch times multiplied by `factor`."""
 
         def each(times: tuple[int, ...]) -> tuple[int, ...]:
@@ -187,7 +192,10 @@ class ModelProfile:
         return data
 
 
-def parse(data: Any) -> ModelProfile:
+NOTHING_KNOWN = Profile()
+
+
+def parse(data: Any) -> Profile:
     """A profile from the object of the format. Raises ValueError with the key, what was expected and what is there."""
     if not isinstance(data, Mapping):
         raise fault("profile", "an object", data)
@@ -215,7 +223,7 @@ def parse(data: Any) -> ModelProfile:
         _check_largest("length_ms", len(lengths[0][1]), len(batch_ns))
     for number, stage in enumerate(stages):
         _check_largest(f"stages.{number}", stage.max_batch, len(batch_ns))
-    return ModelProfile(
+    return Profile(
         batch_ns=batch_ns,
         model=data.get("model", ""),
         device=data.get("device", ""),
@@ -230,15 +238,15 @@ def parse(data: Any) -> ModelProfile:
     )
 
 
-def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
+def linear(fixed_ms: float, row_ms: float, max_batch: int) -> Profile:
     """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
     times = tuple(round((fixed_ms + row_ms * size) * MS) for size in range(1, max_batch + 1))
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
-    return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
+    return Profile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
 
 
-def _stages(given: Any, max_batch: int | None) -> tuple[ModelProfile, ...]:
+def _stages(given: Any, max_batch: int | None) -> tuple[Profile, ...]:
     """The profiles of stages. One without `max_batch` gets that of the whole model."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise fault("stages", "a list of profiles", given)

@@ -10,21 +10,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from math import hypot
+from typing import TYPE_CHECKING, Any
 
 from app.scheduler.data import built
 from app.scheduler.estimates.parts import padded, parted
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.smooth import Estimate, drawn
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
-from app.scheduler.types import Profile
+
+if TYPE_CHECKING:
+    from app.scheduler.optimal.solver import Optimum
 
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 #: For several workers: their tables take longer to solve and change less from load to load (docs/bench/many.md).
-LOADS_OF_SEVERAL = (0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.96)
+LOADS_OF_SEVERAL = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 LARGEST = 256  # rows: a table for larger batches takes minutes, and their time per row hardly falls any more
-_STATES = 256  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
-_TOLERANCE = 0.01  # share of the mean latency: the tables hardly change after that
+_STATES = 128  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
+_TOLERANCE = 0.02  # share of the mean latency: the tables hardly change after that
 _ROUNDS = 100  # for several workers: the mean may settle later, but the tables hardly change after that
 _SEVERAL = 32  # for several workers: the largest batch solved row by row
+_DOUBTFUL = 10.0  # the larger an error, the less it is known itself: 5 % count as 7.5 %, 10 % as 20 %
+_SURELY = 2.0  # standard errors by which a larger size must be faster, for rows to be padded to it
 _PHASES = 8  # phases of a running unit: with 4 the mean latency is up to 4 % higher at load 0.9
 
 
@@ -116,10 +123,13 @@ def solve(
 
     Raises ValueError for an empty profile.
     """
-    from app.scheduler.optimal import solver, uncertainty  # these import numpy, which looking tables up does not need
+    from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
 
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
+    profile = smooth(profile)
+    errors = tuple(error * (1 + _DOUBTFUL * error) for error in profile.errors)
+    profile = replace(profile, errors=errors)
     times = profile.times_of(workers)
     handover_ns = profile.handover_ns or 0
     beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
@@ -131,18 +141,21 @@ def solve(
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
     loads = loads or LOADS
-    share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s
+    fastest = solver.surely_fastest(times, profile.errors)
+    share = fastest * 1e9 / padded(times)[0][fastest - 1]  # rows/s
     states = max(_STATES, 2 * len(times))
-    solved = [solver.solve(times, load * share, idling=False, states=states) for load in loads]
+    solved: list[Optimum] = []
+    for load in loads:
+        start = solved[-1].table if solved else ()
+        solved.append(
+            solver.solve(times, load * share, idling=False, states=states, errors=profile.errors, start=start)
+        )
     worth = [solver.values(times, best) for best in solved] if valued else []
-    if curves := uncertainty.perturbed(times, profile.errors):
-        sizes = uncertainty.sizes_of(solved[0].sizes, times, profile.errors)
-        solved = [uncertainty.kept(replace(best, sizes=sizes), times, curves) for best in solved]
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
         tail=solved[-1].tail,
-        sizes=solved[0].sizes,
+        sizes=surely_faster(solved[0].sizes, times, profile.errors),
         peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
@@ -157,14 +170,13 @@ def _of_several(
 
     If the largest batch has more than 32 rows, groups of rows are treated as one row, so that solving takes seconds.
     """
-    from app.scheduler.optimal import two_workers, uncertainty
+    from app.scheduler.optimal import two_workers
 
     padded_ns, sizes = padded(together)
     alone_ns = profile.batch_ns[:LARGEST]
     alone = padded(alone_ns)[1]
-    if any(profile.errors):
-        sizes = uncertainty.sizes_of(sizes, together, profile.errors)
-        alone = uncertainty.sizes_of(alone, alone_ns, profile.errors)
+    sizes = surely_faster(sizes, together, profile.errors)
+    alone = surely_faster(alone, alone_ns, profile.errors)
     group = -(-len(sizes) // _SEVERAL)
     # The padded times: a size that was measured too slow, by a spike, must not make all larger ones slow.
     apart_ns = padded(tuple(apart[size - 1] for size in sizes))[0]
@@ -175,8 +187,11 @@ def _of_several(
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
     effort = two_workers.Effort(tolerance=_TOLERANCE, rounds=_ROUNDS)
+    errors = tuple(profile.errors[size - 1] for size in rows) if profile.errors else ()
     solved = [
-        two_workers.solve(times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, effort=effort)
+        two_workers.solve(
+            times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, effort=effort, errors=errors
+        )
         for load in loads
     ]
 
@@ -197,6 +212,31 @@ def _of_several(
         others=tuple(tuple(columns[1:]) for columns in tables),
         mean_ns=tuple(best.mean_ns for best in solved),
     )
+
+
+def smooth(profile: Profile) -> Profile:
+    """Without what is not significant, see `drawn`."""
+    if not any(profile.errors):
+        return profile
+
+    def each(times: Sequence[int]) -> tuple[int, ...]:
+        known = {size: Estimate(*one) for size, one in enumerate(zip(times, profile.errors, strict=True), 1)}
+        return tuple(max(1, round(time)) for time in drawn(known).values())
+
+    together = {units: each(times) for units, times in profile.concurrency_ns.items()}
+    return replace(profile, batch_ns=each(profile.batch_ns), concurrency_ns=together)
+
+
+def surely_faster(sizes: Sequence[int], batch_ns: Sequence[int], errors: Sequence[float]) -> tuple[int, ...]:
+    """By rows: the size at which they are run. Rows are padded only if the larger size is significantly faster."""
+    if not any(errors):
+        return tuple(sizes)
+
+    def faster(size: int, rows: int) -> bool:
+        more, fewer = batch_ns[size - 1], batch_ns[rows - 1]
+        return fewer - more > _SURELY * hypot(more * errors[size - 1], fewer * errors[rows - 1])
+
+    return tuple(size if faster(size, rows) else rows for rows, size in enumerate(sizes, 1))
 
 
 def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tuple[int, ...]:

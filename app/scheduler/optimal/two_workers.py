@@ -21,7 +21,7 @@ _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # share of each round's change that is applied: a periodic process would alternate for ever
 _EVERY = 10  # rounds between updates of the average
 _STATES = 48  # waiting rows, at least
-_SINGLE = 256  # states of the single worker whose values are the start
+_SINGLE = 128  # states of the single worker whose values are the start
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,20 +60,25 @@ def solve(
     workers: int = 2,
     idling: bool = True,
     effort: Effort = _USUAL,
+    errors: Sequence[float] = (),
 ) -> Solution:
     """The policy with the least mean latency.
 
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
-    `rate` in rows per second. With `idling` False a worker waits only while another runs.
+    `rate` in rows per second. With `idling` False a worker waits only while another runs. `errors`: by rows, standard
+    errors of `together` as shares of it; then all waiting rows are run unless something else is significantly better.
 
     Raises ValueError if no policy keeps up with the rate.
     """
     process = _Process(together, apart, rate, beside, workers, effort.states)
     allowed = process.allowed(idling)
 
+    doubt = process.doubt(np.asarray(errors)) if any(errors) else None
+
     def best(outcomes: Floats, average: float) -> Ints:
         cost, time, _ = outcomes
-        chosen: Ints = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf).argmin(axis=0)
+        spent = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf)
+        chosen: Ints = (spent if doubt is None else spent + doubt).argmin(axis=0)
         return chosen
 
     return process.iterate(best, effort.tolerance, effort.rounds)[0]
@@ -266,6 +271,18 @@ class _Process:
         at_end = (rows == 0) == ((column > 0) & self.fewer_serve_more)
         allowed: NDArray[np.bool_] = (rows <= waiting) & np.where(waiting < self.states, (rows > 0) | waits, at_end)
         return allowed
+
+    def doubt(self, errors: Floats) -> Floats:
+        """By action [rows, waiting, column]: the standard error of its cost, for all but the largest batch there is.
+
+        A batch that takes longer by dt delays its own rows and those that wait.
+        """
+        rows, waiting = np.ogrid[: self.largest + 1, : self.states + 1]
+        every = np.minimum(waiting, self.largest)
+        own = np.r_[0.0, errors * self.times]
+        sure = own[every] * waiting
+        found = np.hypot(own[rows] * waiting, sure)
+        return np.where(rows == every, 0.0, found)[:, :, None]
 
     def outcomes(self, value: Floats) -> Floats:
         """The outcome of each action [measure, rows, waiting, column], given the values of states. The measures: cost,

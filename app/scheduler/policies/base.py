@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from app.scheduler.policies.offer import JoinOffer, Offer
 from app.scheduler.rows.estimates import Estimates
-from app.scheduler.types import Batch, DeviceSpec, Formed, Row, Unit
+from app.scheduler.types import Batch, DeviceSpec, Formed, Row
 
 
 class Cut(NamedTuple):  # one is made for each unit, and a tuple costs a third of a frozen dataclass
@@ -131,6 +131,3 @@ class Policy:
     def serves_in_order(self, estimates: Estimates) -> bool:
         """Whether rows that wait predict when a later call ends: admission counts them then."""
         return True
-
-    def ended(self, unit: Unit, now: int) -> None:
-        """A unit of its program has ended well."""

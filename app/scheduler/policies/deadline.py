@@ -13,21 +13,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from app.scheduler.estimates.lengths import LengthTimes
-from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, cut_padded
 from app.scheduler.policies.offer import NEVER, Offer, deadlines_of
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow, longest_of
-from app.scheduler.types import Formed, Unit
-
-#: Deadlines are planned with the time that this share of units keeps. Not all rows of the others are late. If times
-#: vary much, a higher share leaves so much time unused that more rows are late (simulated, gamma:0.3: 94 % of calls in
-#: time with this, 81 % with 0.99).
-_IN_TIME = 0.95
-_LONGEST = 2.0  # times the prediction: the quantile never exceeds it
-_STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
+from app.scheduler.types import Formed
 
 
 class Schedule(NamedTuple):
@@ -35,7 +27,9 @@ class Schedule(NamedTuple):
 
     begins: int  # when a worker would begin a unit that is handed over now
     deadlines: Sequence[int]  # of the first rows, as many as one unit can have; NEVER for a row without one
-    #: (rows, length of the longest: by default that of the first rows) -> time that 95 % of such units keep.
+    #: (rows, length of the longest: by default that of the first rows) -> time that 95 % of such units keep. Not all
+    #: rows of the others are late. If times vary much, a higher share leaves so much time unused that more rows are
+    #: late (simulated, gamma:0.3: 94 % of calls in time with this, 81 % with 0.99).
     time: Callable[..., int]
     workers: int  # units that can run at once
     timer_ns: int  # how late timers are: a hold must end that much earlier
@@ -46,13 +40,6 @@ class Deadline(Adaptive):
     """Starts units as late as their deadlines allow."""
 
     name = "deadline"
-
-    def __init__(self) -> None:
-        self._slower = RunningQuantile(_IN_TIME, 1.0, _LONGEST, _STEP)  # of unit times over their predictions
-
-    def ended(self, unit: Unit, now: int) -> None:
-        if unit.forecast.predicted:
-            self._slower.observe((now - unit.forecast.begins) / unit.forecast.predicted)
 
     def serves_in_order(self, estimates: Estimates) -> bool:
         return not estimates.curves.lengths
@@ -80,7 +67,7 @@ class Deadline(Adaptive):
         deadlines = deadlines_of(rows)
         if not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
-        begins, longest, slower = offer.begins(now), longest_of(rows), self._slower.value
+        begins, longest, slower = offer.begins(now), longest_of(rows), offer.estimates.latency[0].quantile
         running, _ = offer.free()
         padded = sizes[0][min(running, len(sizes[0])) - 1]
 

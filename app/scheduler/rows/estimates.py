@@ -7,11 +7,12 @@ from functools import cached_property
 from itertools import accumulate
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, preferred_size, regression
-from app.scheduler.estimates.latency import Latency, LiveTimes
+from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
+from app.scheduler.types import DeviceSpec, Outcome, Program, Unit
 
 
 class Estimates:
@@ -19,7 +20,7 @@ class Estimates:
 
     def __init__(self, program: Program, device: DeviceSpec, now: int) -> None:
         self._program, self._device = program, device
-        self.latency = [Latency(stage.profile) for stage in program.stages]
+        self.latency = [Curve(stage.profile, device.max_running) for stage in program.stages]
         self._profiled = self.line = regression(program.stages[0].profile.batch_ns)  # of the first stage
         self.curves = Curves(self.latency, program, device)
         self.arrivals = RateMonitor(now)
@@ -28,14 +29,8 @@ class Estimates:
         self.control: ControlTables | None = None  # of all stages as one; None: not solved
         self.level = -1  # the control table for the load as it is
         self.preferred = self._algorithm_1(0.0)  # rows: Algorithm 1 of Khan et al., at each tick
-        self.crowded = False  # all recent batches ran beside others: one should run alone, to measure its speed
         self._row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
-
-    @property
-    def live_times(self) -> list[LiveTimes]:
-        """Corrections of each stage's times by live batches; empty if the profile is exact."""
-        return [one.live for one in self.latency if one.live is not None]
 
     # predictions
 
@@ -74,16 +69,13 @@ class Estimates:
 
     def observe(self, unit: Unit, outcome: Outcome, now: int) -> None:
         """A unit has ended well now."""
-        first = self.latency[unit.stage]
         times = outcome.times or (outcome.compute_ns // outcome.steps,)
         forecast = unit.forecast
         others = None if forecast.behind or self._device.max_running == 1 else forecast.others
-        for latency, time in zip(self.latency[unit.stage :], times, strict=False):
-            latency.observe(unit.size, time, forecast.running, forecast.length, others)
-        if others is not None and first.live is not None:
-            self.crowded = first.live.shared.crowded
+        for curve, time in zip(self.latency[unit.stage :], times, strict=False):
+            curve.observe(unit.size, time, forecast.running, forecast.length, others)
         if not forecast.behind:  # else it is unknown when its worker began it
-            first.handover.observe(now - unit.started - outcome.compute_ns)
+            self.latency[unit.stage].handover.observe(now - unit.started - outcome.compute_ns)
         if self._program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
 
@@ -104,7 +96,7 @@ class Estimates:
 
     def reprofile(self, profile: Profile, stage: int = 0) -> None:
         """A stage has been measured anew. Online corrections start over."""
-        self.latency[stage] = Latency(profile)
+        self.latency[stage] = Curve(profile, self._device.max_running)
         if stage == 0:
             self._profiled = self.line = regression(profile.batch_ns)
         self.curves = Curves(self.latency, self._program, self._device)
@@ -141,7 +133,7 @@ class Curves:
     at which so many rows run fastest.
     """
 
-    def __init__(self, latency: Sequence[Latency], program: Program, device: DeviceSpec) -> None:
+    def __init__(self, latency: Sequence[Curve], program: Program, device: DeviceSpec) -> None:
         known = all(one.known for one in latency)
         self._latency = list(latency) if known else []
         self._program, self._lead_ns = program, device.lead_ns

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.queue import Queue
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Profile, Program
+from app.scheduler.types import DeviceSpec, Program
 
 #: Maps the throughput by size to the largest size of a unit at a cell.
 Largest = Callable[[Sequence[float]], int]

@@ -16,7 +16,7 @@ from fakes import MS, Fate, Pushed, affine, virtual
 
 from app.contract import Checks, Model, ModelCall, awaited
 from app.engine.profiling.cache import ProfileCache
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, device, make_model, serving, started, tensor
@@ -83,7 +83,7 @@ def files(folder: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in folder.glob("m-*.json")]
 
 
-async def keep(cache: ProfileCache, model: Model, profile: ModelProfile) -> None:
+async def keep(cache: ProfileCache, model: Model, profile: Profile) -> None:
     """As if it had been measured for this model."""
     async with serving(model, profiles=cache) as rig:
         assert rig.served.profiled.key is not None
@@ -101,8 +101,8 @@ async def test_measured_once_idle_kept_and_predicted_by(tmp_path: Path):
         rig.engine.profiling.begin()
         await settled(rig)
         assert (origins(rig), sizes(rig)) == (["measured"], {1, 2, 3, 4})
-        assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 8
-        assert await predicted(rig, rig.ask(1.0)) == [2 * MS]
+        assert rig.served.statistics()["starling"]["batch_ms"]["4"] == pytest.approx(8, rel=0.02)
+        assert await predicted(rig, rig.ask(1.0)) == [pytest.approx(2 * MS, rel=0.02)]
         assert len(files(tmp_path)) == 1
     async with measuring(profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
@@ -112,7 +112,7 @@ async def test_measured_once_idle_kept_and_predicted_by(tmp_path: Path):
 
 
 @virtual
-async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: Path):
+async def test_what_calls_show_of_a_kept_profile_is_kept_for_the_next_server(tmp_path: Path):
     cache = ProfileCache(tmp_path)
     async with measuring(profiles=cache) as rig:
         good = rig.served.profiled.profile
@@ -120,15 +120,12 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
     await keep(cache, make_model(), replace(good, batch_ns=times))
     async with measuring(profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
-        (seen,) = rig.engine.scheduler.states[rig.served.program].estimates.live_times
-        for _ in range(50):
-            for size, (kept, true) in enumerate(zip(times, good.batch_ns, strict=True), 1):
-                seen.observe(size, true / kept / seen.factors[size - 1] - 1)
-        await rig.loop.passes(65_000 * MS)
-        await settled(rig)
-        assert (origins(rig), rig.served.profiled.profile.batch_ns) == (["measured"], good.batch_ns)
-        assert measured(rig)
-    assert files(tmp_path)[0]["batch_ms"]["2"] == good.batch_ns[1] / MS
+        (curve,) = rig.served.profiled.curves
+        for _ in range(200):
+            for size, true in enumerate(good.batch_ns, 1):
+                curve.observe(size, true)
+        await rig.engine.stop(rig.served)
+    assert files(tmp_path)[0]["batch_ms"]["2"] == pytest.approx(good.batch_ns[1] / MS, rel=0.05)
 
 
 @virtual
@@ -141,8 +138,11 @@ async def test_a_process_without_calls_measures_at_once_and_again(tmp_path: Path
             begun_at = rig.loop.now
             await rig.engine.profiling.measure_alone(rig.served.profiled)
             assert rig.loop.now - begun_at == sum((one.ended or 0) - one.at for one in measured(rig))
-            assert (origins(rig), rig.served.profiled.profile.batch_ns[3]) == (["measured"], 4 * ms * MS)
-    assert (files(tmp_path)[0]["batch_ms"]["4"], files(tmp_path)[0]["push_depth"]) == (12, 1)
+            assert (origins(rig), rig.served.profiled.profile.batch_ns[3]) == (
+                ["measured"],
+                pytest.approx(4 * ms * MS, rel=0.01),
+            )
+    assert (files(tmp_path)[0]["batch_ms"]["4"], files(tmp_path)[0]["push_depth"]) == (pytest.approx(12, rel=0.01), 1)
 
 
 @virtual
@@ -219,7 +219,7 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
 # what is measured
 
 
-@pytest.mark.parametrize(("budget_s", "most_sizes"), [(0.25, 16), (0.1, 8), (0.05, 5)])
+@pytest.mark.parametrize(("budget_s", "most_sizes"), [(0.25, 16), (0.1, 16), (0.05, 8), (0.03, 5)])
 @virtual
 async def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes: int):
     sixteen = device(16)  # 1.1 to 2.6 ms, 29.6 ms for each size once
@@ -296,14 +296,13 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
         rig.engine.profiling.begin()
         await settled(rig)
         profile = rig.served.profiled.profile
-        assert profile.by_length == tuple(
-            (n, tuple(b * n * MS // 16 for b in (1, 2, 3, 4))) for n in (4, 8, 16, 32, 64)
-        )
+        for (n, times), expected in zip(profile.by_length, (4, 8, 16, 32, 64), strict=True):
+            assert (n, times) == (expected, pytest.approx([b * n * MS // 16 for b in (1, 2, 3, 4)], rel=0.02))
         assert profile.batch_ns == dict(profile.by_length)[16]
-        assert rig.served.statistics()["starling"]["profile"]["length_ms"]["64"]["4"] == 16
+        assert rig.served.statistics()["starling"]["profile"]["length_ms"]["64"]["4"] == pytest.approx(16, rel=0.02)
         with rig.served.lease(ModelCall(1, lengths={"tokens": 40})) as lease:
             lease.write(0, np.ones((1, 40), np.int64))
-            assert await predicted(rig, awaited(lease)) == [2.5 * MS]
+            assert await predicted(rig, awaited(lease)) == [pytest.approx(2.5 * MS, rel=0.02)]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
 
@@ -315,7 +314,7 @@ async def test_sizes_have_half_of_the_time_before_lengths_do():
         rig.engine.profiling.begin()
         await settled(rig)
         profile = rig.served.profiled.profile
-        assert profile.extra["repeats"] == {"1": 5, "2": 5, "3": 5, "4": 5}
+        assert min(profile.extra["repeats"].values()) >= 3
         assert len(profile.by_length) > 1
 
 

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from fakes import MS, Fate, Pushed, virtual
 
-from app.engine.profiling import pairs
-from app.engine.profiling.pairs import Visit, combinations, is_known, measure_pair
 from app.scheduler.types import Fault
+from planner.commands.measured_pairs import OTHER, Visit, combinations, is_known, measure_pair
 
 from ..rig import Rig, device, make_model, serving
 
 
 def runs_beside(rig: Rig) -> bool:
     """Whether the other worker has a unit."""
-    return any(one.worker == pairs.OTHER and one.ended is None for one in rig.device.pushed)
+    return any(one.worker == OTHER and one.ended is None for one in rig.device.pushed)
 
 
 @virtual

@@ -16,7 +16,7 @@ from app.engine.pool import Pool
 from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
 from app.models.checks.trial import Unfit
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 
 from ..rig import Y, make_model, tensor
 
@@ -35,7 +35,7 @@ class Timed(CpuDevice):
         return ran if self.table is None else Ran(ran.outputs, 0, self.table[size], 0)
 
 
-def warm(model: Model, device: Timed | None = None) -> ModelProfile:
+def warm(model: Model, device: Timed | None = None) -> Profile:
     return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)))[0]
 
 

@@ -9,9 +9,8 @@ import pytest
 from tiers import some
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, preferred_size, regression
-from app.scheduler.estimates.latency import Latency
-from app.scheduler.estimates.profile import linear
-from app.scheduler.types import Profile
+from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.profile import Profile, linear
 
 SECOND, MS, LARGEST = 1_000_000_000, 1_000_000, 32
 PROFILE = linear(3, 0.35, LARGEST).batch_ns
@@ -89,7 +88,7 @@ class TestPreferredSize:
     def test_closed_form_of_a_linear_curve(self, a_ms: float, c_ms: float) -> None:
         for rate in (0, 10, 77, 130, 333, 701, 1_234, 1_500, 5_000):
             expected = closed_form(a_ms / 1e3, c_ms / 1e3, rate)
-            assert preferred_size(rate, Latency(Profile(times(a_ms, c_ms))).predict, LARGEST) == expected
+            assert preferred_size(rate, Curve(Profile(times(a_ms, c_ms))).predict, LARGEST) == expected
 
     @pytest.mark.parametrize(
         ("rate", "profile", "largest", "expected"),
@@ -104,7 +103,7 @@ class TestPreferredSize:
     def test_smallest_that_exceeds_the_rate(
         self, rate: float, profile: tuple[int, ...], largest: int, expected: int
     ) -> None:
-        assert preferred_size(rate, Latency(Profile(profile)).predict, largest) == expected
+        assert preferred_size(rate, Curve(Profile(profile)).predict, largest) == expected
 
 
 class TestAlgorithm1:

@@ -1,187 +1,238 @@
-"""Curves from noisy measurements, by size and by length, and running quantiles."""
+"""Predictions of a curve, what it learns from batches, and the hand-over."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from math import sqrt
-from statistics import mean
 
 import pytest
-from tiers import few
 
-from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, measured_once, quartile, smoothed
-from app.scheduler.estimates.lengths import LengthTimes, any_length, by_tokens, rounded, time_at
-from app.scheduler.estimates.quantile import RunningQuantile
+from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.handover import Handover
+from app.scheduler.estimates.profile import Profile
 
-# A curve from noisy measurements: noise only adds, bumps that are real survive, others vanish, errors are told.
-
-
-SIZES = range(1, 33)
-LINE = {size: 1e6 * (7 + 0.6 * size) for size in SIZES}
-JAGGED = {**LINE, 1: 4.7e6, 2: 9.7e6, 3: 14.2e6}  # three rows take longer than four
-
-
-def measured(curve: dict[int, float], visits: int, noise: float, seed: int = 0, burst: float = 0.0) -> dict[int, list]:
-    """Each pass visits all sizes in a new order. Times exceed the curve by a heavy-tailed share of mean `noise`; for
-    the share `burst` of all visits, one after another, they are three times as long as well."""
-    draw = random.Random(seed)
-    times: dict[int, list[float]] = {size: [] for size in curve}
-    hit = range(int(0.3 * visits * len(curve)), int((0.3 + burst) * visits * len(curve)))
-    number = 0
-    for _ in range(visits):
-        for size in draw.sample(list(curve), len(curve)):
-            slow = 1 + noise * draw.expovariate(1) * (8 if draw.random() < 0.05 else 1)
-            times[size].append(curve[size] * slow * (3 if number in hit else 1))
-            number += 1
-    return times
-
-
-def off(found: dict[int, float], true: dict[int, float]) -> float:
-    """How far sizes are from the true curve, as a share, when what all have in common is taken out."""
-    ratios = {size: found[size] / true[size] for size in true}
-    common = mean(ratios.values())
-    return sqrt(mean((ratio / common - 1) ** 2 for ratio in ratios.values()))
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("noise", "most"), [(0.05, 0.02), (0.15, 0.04), (0.3, 0.08)])
-@pytest.mark.parametrize("true", [LINE, JAGGED], ids=["line", "jagged"])
-def test_ten_visits_know_the_curve(true: dict[int, float], noise: float, most: float, seed: int) -> None:
-    assert off(drawn(estimates(measured(true, 10, noise, seed))), true) <= most
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_burst_of_half_the_time_hits_all_sizes_and_moves_none(seed: int) -> None:
-    """Measured size after size it would hit half of the sizes, and each of them whole."""
-    found = drawn(estimates(measured(JAGGED, 10, 0.05, seed, burst=0.5)))
-    assert off(found, JAGGED) <= 0.05
-    assert found[3] > 1.2 * found[4]
-
-
-def test_sizes_that_are_too_quick_weigh_no_more_than_those_that_are_too_slow() -> None:
-    known = {size: Estimate(ns * (1.4 if size % 2 else 0.6), 0.4) for size, ns in LINE.items()}
-    found = smoothed(known)
-    assert all(abs(found[size] / ns - 1) < 0.15 for size, ns in LINE.items()), found
-
-
-def test_a_bump_within_its_error_vanishes_and_a_significant_one_stays() -> None:
-    lucky = {size: Estimate(ns * (0.8 if size == 19 else 1), 0.15) for size, ns in LINE.items()}
-    assert drawn(lucky)[19] == pytest.approx(LINE[19], rel=0.02)
-    known = {size: Estimate(one.ns, 0.01) for size, one in lucky.items()}
-    assert drawn(known)[19] == pytest.approx(0.8 * LINE[19], rel=0.01)
-
-
-def test_where_evidence_is_weak_more_rows_never_take_less_time() -> None:
-    fell = {size: Estimate(ns * (1 - 0.03 * max(0, size - 10)), 0.3) for size, ns in LINE.items()}
-    found = list(drawn(fell).values())
-    assert found == sorted(found)
-    assert found[0] < found[-1]
-
-
-def test_few_sizes_are_left_as_they_were_measured() -> None:
-    assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
-    assert drawn({}) == {}
-
-
-def test_errors_fall_with_the_root_of_the_count_and_never_below_the_floor() -> None:
-    few, many = (estimates({1: [100 + 100 * rank / count for rank in range(count)]})[1].error for count in (40, 640))
-    assert few / many == pytest.approx(4, rel=0.1)
-    assert estimates({1: [100.0] * 50})[1].error == FLOOR
-
-
-def test_what_was_measured_once_is_as_uncertain_as_the_others_say() -> None:
-    alone = estimates({1: [5.0], 2: []})
-    assert alone.keys() == {1}
-    assert alone[1].error == pytest.approx(ONCE, rel=0.01)
-    beside = estimates({1: [5.0], 2: [10.0, 10.5, 11.0, 11.5, 12.0]})
-    assert beside[1].error == pytest.approx(3.5 * (11.0 / 10.5 - 1), rel=0.05)
-
-
-@pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (3, 1), (5, 1), (7, 2), (20, 5)])
-def test_the_quartile_is_a_measurement(count: int, rank: int) -> None:
-    assert quartile([float(one) for one in range(count)]) == rank
-
-
-# T(b, length) between, below and beyond the lengths measured.
-
-
-TIMES = ((10, (10, 20)), (30, (30, 60)), (40, (35, 80)))
+US, MS = 1_000, 1_000_000
+TABLE = (100, 150, 300, 200)  # three rows take longer than four
+AT_ONCE = Profile(TABLE, {2: (160, 240, 480, 320), 3: (220, 330, 660, 440)})
+BY_LENGTH = Profile((100, 200), {2: (150, 300)}, ((10, (40, 80)), (30, (100, 200))))
+HANDED = Profile((100, 150), handover_ns=30)
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"), [(1, 20), (10, 20), (11, 22), (20, 40), (30, 60), (35, 70), (40, 80), (80, 160)]
+    ("profile", "given", "expected"),
+    [
+        (Profile(TABLE), {"size": 1}, 100),
+        (Profile(TABLE), {"size": 3}, 300),
+        (Profile(TABLE), {"size": 6}, 300),  # beyond the table its last share of a row
+        (AT_ONCE, {"size": 1, "running": 2}, 160),
+        (AT_ONCE, {"size": 2, "running": 3}, 330),
+        (AT_ONCE, {"size": 2, "running": 9}, 330),  # as the most units that were measured
+        (AT_ONCE, {"size": 8, "running": 2}, 640),
+        *((BY_LENGTH, {"size": 2, "length": at}, ns) for at, ns in ((0, 200), (10, 80), (20, 140), (60, 400))),
+        (BY_LENGTH, {"size": 4, "length": 10}, 160),
+        (BY_LENGTH, {"size": 2, "running": 2, "length": 10}, 120),  # other units slow any length alike
+        (Profile((100, 200)), {"size": 2, "length": 10}, 200),
+        *((HANDED, {"size": size}, ns) for size, ns in ((1, 130), (2, 180), (4, 330))),
+        *((HANDED, {"size": 1, "lead_ns": lead}, ns) for lead, ns in ((10, 120), (30, 100), (70, 100))),
+        (Profile(handover_ns=30), {"size": 1}, 0),  # a driver reads 0 as: not known
+    ],
 )
-def test_time_by_length(length: int, expected: float) -> None:
-    assert time_at(TIMES, 2, length) == pytest.approx(expected)
+def test_predictions_of_the_profile(profile: Profile, given: dict[str, int], expected: int) -> None:
+    assert Curve(profile, profile.most_at_once).predict(**given) == expected
 
 
-def test_time_beyond_the_largest_batch() -> None:
-    assert time_at(TIMES, 4, 20) == pytest.approx(80)
-    assert time_at(((8, (5,)),), 3, 8) == 15
+def served(
+    curve: Curve, times: Sequence[float], batches: int, noise: float = 0.1, seed: int = 0, spikes: float = 0.02
+) -> Curve:
+    """Batches of all sizes have run; now and then one takes four times as long."""
+    draw = random.Random(seed)
+    for _ in range(batches):
+        size = draw.randint(1, len(times))
+        slow = draw.gammavariate(noise**-2, noise**2) * (4 if draw.random() < spikes else 1)
+        curve.observe(size, round(times[size - 1] * slow))
+    return curve
 
 
-class TestLengthTimes:
-    def test_stages_add_up_and_are_made_monotone(self) -> None:
-        """Three rows are faster as four; the other stage takes as long for any length."""
-        times = LengthTimes([((10, (10, 20, 40, 24)),), any_length((1, 2, 3, 4))], 4, extra_ns=5)
-        at = times.at(10)
-        assert at.times == (16, 27, 33, 33)
-        assert at.sizes == (1, 2, 4, 4)
-        assert at.least == pytest.approx((16, 13.5, 11, 8.25))
-        assert at.best == (1, 2, 3, 4)
-        assert times.at(20).times[0] == 5 + 20 + 1
-
-    def test_lengths_are_rounded_up_by_little(self) -> None:
-        assert [rounded(length) for length in (0, 1, 63, 64, 65, 129, 1000)] == [0, 1, 63, 64, 66, 132, 1008]
-        assert all(length <= rounded(length) <= length * 33 / 32 for length in range(1, 20_000, 7))
-        assert len({rounded(length) for length in range(1, 1 << 14)}) < 400
+def off(curve: Curve, true: Sequence[float]) -> float:
+    """The largest distance of a size from the truth, as a share, when what all have in common is taken out."""
+    ratios = [ns / one for ns, one in zip(curve.learned().batch_ns, true, strict=True)]
+    common = sum(ratios) / len(ratios)
+    return max(abs(ratio / common - 1) for ratio in ratios)
 
 
-def test_as_many_tokens_are_guessed_to_take_as_long() -> None:
-    guessed = by_tokens(16, 40, (10, 14, 16))
-    assert guessed == (
-        (1, (10, 10, 10)), (2, (10, 10, 10)), (4, (10, 10, 10)), (8, (10, 10, 12)), (16, (10, 14, 16)),
-        (32, (14, 21, 32)), (40, (15, 27, 40)),
-    )  # fmt: skip
-    assert by_tokens(0, 40, (10, 14)) == ()
+TRUE = tuple(round(ms * MS) for ms in (4.7, 9.7, 14.2, 9.4, 10.0, 10.6, 11.2, 11.8))
+WRONG = (8 * MS, *TRUE[1:4], 27 * MS, *TRUE[5:])  # two sizes were measured in a noisy moment
 
 
-# The tail is what a share of observations do not exceed, whatever their distribution.
+class TestSizes:
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize(("noise", "batches", "most"), [(0.03, 400, 0.03), (0.15, 1_600, 0.05), (0.3, 3_200, 0.1)])
+    def test_what_was_known_wrongly_is_learned_from_any_batches(
+        self, noise: float, batches: int, most: float, seed: int
+    ):
+        curve = served(Curve(Profile(WRONG, errors=(0.25,) * 8)), TRUE, batches, noise, seed)
+        assert off(curve, TRUE) <= most
+        assert max(curve.errors()) <= most
+
+    def test_what_was_thought_to_be_known_well_is_learned_again(self) -> None:
+        """Three batches in a row that are far off cannot be noise."""
+        curve = served(Curve(Profile(WRONG, errors=(0.01,) * 8)), TRUE, 1_600, 0.05)
+        assert off(curve, TRUE) <= 0.08
+
+    def test_a_spike_moves_a_known_size_little(self) -> None:
+        curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 800, 0.05, spikes=0)
+        before = curve.learned().batch_ns[2]
+        curve.observe(3, 10 * TRUE[2])
+        assert curve.learned().batch_ns[2] == pytest.approx(before, rel=0.01)
+
+    def test_an_exact_profile_is_never_corrected(self) -> None:
+        curve = served(Curve(profile := Profile(WRONG)), TRUE, 500)
+        assert curve.learned() == profile
+        assert (curve.error(3), curve.errors(), curve.moved()) == (0.0, (), False)
+
+    @pytest.mark.parametrize("given", [(1, 0), (1, -5), (9, 100)])
+    def test_what_says_nothing_of_a_size_changes_none(self, given: tuple[int, int]) -> None:
+        curve = Curve(Profile(TRUE, errors=(0.1,) * 8))
+        curve.observe(*given)
+        assert curve.learned().batch_ns == TRUE
+
+    def test_a_trusted_batch_counts_as_several(self) -> None:
+        errors = []
+        for trust in (0.25, 1.0, 4.0):
+            curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
+            curve.observe(1, TRUE[0], trust=trust)
+            errors.append(curve.error(1))
+        assert errors == sorted(errors, reverse=True)
+        assert errors[0] == pytest.approx(0.16, abs=0.02)
+        assert errors[2] == pytest.approx(0.10, abs=0.02)
+
+    def test_the_quantile_covers_nineteen_of_twenty(self) -> None:
+        curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 1_000, 0.2, spikes=0)
+        draw = random.Random(5)
+        beyond = sum(TRUE[3] * draw.gammavariate(25, 0.04) > curve.quantile * curve.predict(4) for _ in range(2_000))
+        assert 40 < beyond < 170
 
 
-@pytest.mark.parametrize("deviation", [0.05, 0.2])
-def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
-    tail, drawn = RunningQuantile(0.95, 1.0, 2.0, 0.05), random.Random(1)
-    beyond, seen = 0, few(40_000)
-    for _ in range(seen):
-        took = drawn.gauss(1, deviation)
-        beyond += took > tail.value
-        tail.observe(took)
-    assert 0.04 * seen < beyond < 0.06 * seen + 20
+class TestSpeed:
+    @pytest.mark.parametrize("slower", [1.5, 3.0, 0.6])
+    def test_a_change_of_the_device_is_followed_in_some_batches_and_moves_no_size(self, slower: float) -> None:
+        curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 800, 0.05, spikes=0)
+        served(curve, [slower * ns for ns in TRUE], 40, 0.05, spikes=0)
+        assert curve.predict(4) == pytest.approx(slower * TRUE[3], rel=0.07)
+        served(curve, TRUE, 40, 0.05, spikes=0)
+        assert curve.predict(4) == pytest.approx(TRUE[3], rel=0.07)
+        assert off(curve, TRUE) < 0.04
+
+    def test_it_returns_to_the_undisturbed_speed_while_nothing_runs(self) -> None:
+        """A tenth of the way for each empty window: else a speed that has every call refused would stay for ever."""
+        curve = Curve(Profile(TABLE, handover_ns=0))
+        for _ in range(100):
+            curve.observe(2, 300)
+        curve.handover.observe(100 * US)
+        curve.tick()  # they ran in this window
+        slow = curve.scale
+        assert (slow, curve.handover.ns) == (pytest.approx(2.0, rel=0.05), 5_000)
+        curve.tick()
+        assert (curve.scale, curve.handover.ns) == (pytest.approx(slow**0.9), 4_500)
+
+    def test_what_is_planned_for_any_rows_follows_the_rows_that_arrive(self) -> None:
+        curve = Curve(BY_LENGTH)
+        for _ in range(200):
+            curve.observe(2, 80, 1, 10)
+        assert (curve.scale, curve.planned) == (pytest.approx(1.0), pytest.approx(0.4, rel=1e-3))
+        assert (curve.predict(2), curve.predict(2, 1, 10), curve.slowdown(2, 1)) == (80, 80, curve.planned)
+        for _ in range(60):
+            curve.tick()
+        assert curve.planned == pytest.approx(1.0, abs=0.01)
+
+    def test_slowdown_is_of_computing_and_hand_over(self) -> None:
+        curve = Curve(Profile((100, 150), handover_ns=50))
+        curve.speed.scale = 2.0
+        assert curve.predict(1) == 250
+        assert curve.slowdown(2, 1, 0) == pytest.approx(350 / 200)
+        assert curve.slowdown(2, 1, 40) == pytest.approx(310 / 160)
+        assert curve.slowdown(2, 1, 50) == 2.0  # to the last place: decisions of the past hang on it
 
 
-def test_it_falls_when_units_are_in_time_again() -> None:
-    tail = RunningQuantile(0.95, 1.0, 2.0, 0.05)
-    for _ in range(200):
-        tail.observe(1.5)
-    assert tail.value > 1.4
-    for _ in range(2_000):
-        tail.observe(1.0)
-    assert tail.value == 1.0
+class TestAtOnce:
+    """Batches that ran beside others for some of their time say what others cost."""
+
+    @staticmethod
+    def served(profiled: float, true: float, shares: Sequence[float], mood: float = 1.0, batches: int = 800) -> Curve:
+        """Batches of 1 ms alone; two at once are `true` times as slow, `profiled` by the profile."""
+        curve = Curve(Profile((MS,), {2: (round(profiled * MS),)}, errors=(0.02,)), 2)
+        noise = random.Random(7)
+        for number in range(batches):
+            share = shares[number % len(shares)]  # of its time, beside another
+            time = mood * MS / (1 - share + share / true) * noise.uniform(0.9, 1.1)
+            curve.observe(1, round(time), 1, others=share)
+        return curve
+
+    @pytest.mark.parametrize(
+        ("profiled", "true"),
+        [
+            pytest.param(1.0, 2.0, id="slower-than-profiled"),
+            pytest.param(2.0, 1.0, id="less-slow"),
+            pytest.param(1.5, 1.5, id="as-profiled"),
+        ],
+    )
+    def test_what_others_cost_is_found(self, profiled: float, true: float) -> None:
+        curve = self.served(profiled, true, (0.0, 0.3, 0.6, 1.0), mood=1.2)
+        assert profiled * curve.speed.slower == pytest.approx(true, rel=0.15)
+        assert curve.predict(1, 2) / curve.predict(1) == pytest.approx(true, rel=0.15)
+
+    def test_where_none_is_alone_that_is_hardly_learned(self) -> None:
+        """They may all be slower because of what the server does beside them."""
+        curve = self.served(1.0, 2.0, (1.0,))
+        assert curve.predict(1, 2) == pytest.approx(2 * MS, rel=0.05)
+        assert curve.speed.beside_error > 0.02
+
+    def test_of_several_others_their_mean_number_counts(self) -> None:
+        """Three at once are profiled twice as slow, and are three times so."""
+        curve = Curve(Profile((MS,), {2: (MS,), 3: (2 * MS,)}, errors=(0.02,)), 3)
+        for _ in range(400):
+            curve.observe(1, MS, 1, others=0.0)
+            curve.observe(1, 3 * MS, 3, others=2.0)
+        assert curve.predict(1, 3) == pytest.approx(3 * MS, rel=0.08)
 
 
-def test_stalls_raise_it_to_a_bound() -> None:
-    tail = RunningQuantile(0.95, 1.0, 2.0, 0.05)
-    for _ in range(200):
-        tail.observe(50.0)
-    assert tail.value == 2.0
+class TestMoved:
+    def test_tables_are_solved_again_when_a_size_has_moved_or_is_known_much_better(self) -> None:
+        curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
+        assert not curve.moved()
+        for _ in range(3):
+            curve.observe(1, TRUE[0])
+        assert curve.moved()  # much surer
+        curve.use()
+        assert not curve.moved()
+        served(curve, TRUE, 800, 0.05)
+        curve.use()
+        served(curve, WRONG, 400, 0.05)
+        assert curve.moved()
+
+    def test_a_device_that_is_slower_at_all_sizes_needs_no_other_tables(self) -> None:
+        curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 1_600, 0.03, spikes=0)
+        curve.use()
+        served(curve, [1.5 * ns for ns in TRUE], 200, 0.03, spikes=0)
+        assert not curve.moved()
 
 
-@pytest.mark.parametrize("sizes", [range(1, 33), (1, 2, 4, 8, 16, 32), (1, 2, 3)], ids=["all", "powers", "few"])
-def test_one_slow_run_of_a_size_that_was_measured_once_shows_nothing(sizes: Sequence[int]) -> None:
-    times = {size: 5.0 + size for size in sizes}
-    spiked = measured_once({**times, sizes[1]: 8 * times[sizes[1]]})
-    larger = times[sizes[2]]
-    assert times[sizes[0]] <= spiked[sizes[1]] <= 1.02 * larger
-    assert [spiked[size] for size in sizes[2:]] == pytest.approx([times[size] for size in sizes[2:]], rel=0.02)
+class TestHandover:
+    @pytest.mark.parametrize(
+        ("profiled", "observed", "expected"),
+        [
+            pytest.param(None, [300 * US] * 100, 0, id="nothing-is-learnt-where-there-is-none"),
+            pytest.param(140 * US, [], 140 * US, id="begins-as-profiled"),
+            pytest.param(140 * US, [140 * US], 140 * US, id="as-predicted"),
+            pytest.param(140 * US, [10**10], 147 * US, id="late-once"),
+            pytest.param(140 * US, [-(10**10)], 133 * US, id="negative-once"),
+            pytest.param(0, [-50 * US], 0, id="never-less-than-nothing"),
+            *(pytest.param(start * US, [400 * US] * 400, 400 * US, id=f"from-{start}") for start in (0, 140, 2_000)),
+        ],
+    )
+    def test_it_follows_what_is_observed(self, profiled: int | None, observed: list[int], expected: int) -> None:
+        handover = Handover(profiled)
+        for spent_ns in observed:
+            handover.observe(spent_ns)
+        assert handover.ns == pytest.approx(expected, rel=0.01)
+        assert handover.profiled_ns == (profiled or 0)

@@ -11,8 +11,7 @@ from tiers import repeatable
 
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
-from app.scheduler.types import Profile
+from app.scheduler.estimates.profile import Profile, linear, parse
 
 EXAMPLES = repeatable(100)
 FULL: dict[str, Any] = {
@@ -31,8 +30,7 @@ def test_all_keys() -> None:
     assert (profile.model, profile.device, profile.threads, profile.max_batch) == ("mlp", "cpu", 1, 4)
     assert profile.batch_ns == (1_000_000, 1_500_000, 2_500_000, 2_000_000)
     assert profile.concurrency_ns == {2: (1_500_000, 2_000_000, 2_500_000, 3_000_000)}
-    together = ((1_500_000, 2_000_000, 2_500_000, 3_000_000),)
-    assert profile.stage() == Profile(profile.batch_ns, together, handover_ns=250_000)
+    assert [profile.times_of(units) for units in (1, 2, 9)] == [profile.batch_ns, *[profile.concurrency_ns[2]] * 2]
     assert (profile.best, profile.peak) == (4, 2000)  # of computing alone
     assert profile.occupied_ns == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
 
@@ -55,10 +53,10 @@ def test_a_size_that_was_not_measured_is_known_no_better_than_the_nearest_that_w
 def test_each_stage_is_handed_over() -> None:
     stages = [{"batch_ms": {"1": 2}}, {"batch_ms": {"1": 1}}]
     profile = parse({"stages": stages, "handover_ms": 0.1})
-    assert [stage.profile.handover_ns for stage in profile.program_stages()] == [100_000, 100_000]
+    assert [stage.handover_ns for stage in profile.of_stages()] == [100_000, 100_000]
     assert profile.occupied_ns == (3_200_000,)
     assert parse(profile.to_dict()) == profile
-    assert [stage.profile.handover_ns for stage in parse({"stages": stages}).program_stages()] == [None, None]
+    assert [stage.handover_ns for stage in parse({"stages": stages}).of_stages()] == [None, None]
 
 
 def test_unknown_keys_are_kept() -> None:
@@ -68,21 +66,18 @@ def test_unknown_keys_are_kept() -> None:
 
 
 def test_times_between_the_numbers_at_once_that_were_measured() -> None:
-    profile = ModelProfile((10, 20), concurrency_ns={2: (20, 30), 4: (40, 70)})
+    profile = Profile((10, 20), concurrency_ns={2: (20, 30), 4: (40, 70)})
     assert [profile.times(units) for units in (1, 2, 3, 4)] == [(10, 20), (20, 30), (30, 50), (40, 70)]
     for units in (0, 5):
         with pytest.raises(ValueError, match="concurrency: expected 1 to 4 units"):
             profile.times(units)
-    assert profile.stage() == Profile((10, 20), ((20, 30), (30, 50), (40, 70)))
-    assert profile.stage(2) == Profile((10, 20), ((20, 30),))
-    assert profile.stage(9) == profile.stage()
-    assert profile.stage(1) == Profile((10, 20))
-    assert ModelProfile((10,)).stage(4) == Profile((10,))
+    assert profile.times_of(9) == (40, 70)
+    assert Profile((10,)).times_of(4) == (10,)
 
 
 def test_a_fit_has_no_slope_from_one_size_and_tells_how_far_off_it_is() -> None:
-    assert ModelProfile((7_000_000,)).fit == {"alpha_ms": 7, "beta_ms": 0, "residual": 0}
-    assert ModelProfile((10, 20, 10, 20)).fit["residual"] == pytest.approx(0.298, abs=1e-3)
+    assert Profile((7_000_000,)).fit == {"alpha_ms": 7, "beta_ms": 0, "residual": 0}
+    assert Profile((10, 20, 10, 20)).fit["residual"] == pytest.approx(0.298, abs=1e-3)
 
 
 def test_linear() -> None:

@@ -9,12 +9,11 @@ from functools import cache
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import linear, parse
+from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.tables import LOADS, ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
-from app.scheduler.types import Profile
 
 MS = 1_000_000
 CURVES = {
@@ -51,7 +50,7 @@ class TestLevel:
 @full
 def test_padding_alone_is_that_of_the_curve_alone() -> None:
     """Three rows are run as four where two units run, and as three where there is one; one worker needs no second."""
-    profile = Profile((4 * MS, 5 * MS, 6 * MS, 7 * MS), ((8 * MS, 9 * MS, 15 * MS, 12 * MS),))
+    profile = Profile((4 * MS, 5 * MS, 6 * MS, 7 * MS), {2: (8 * MS, 9 * MS, 15 * MS, 12 * MS)})
     one, two = (solve(profile, workers=workers, loads=(0.5,)) for workers in (1, 2))
     assert (two.sizes, two.alone) == ((1, 2, 4, 4), (1, 2, 3, 4))
     assert (one.sizes, one.alone) == ((1, 2, 3, 4), ())
@@ -108,7 +107,7 @@ def test_tables_are_the_optimum_of_their_load(curve: str) -> None:
     assert (tables.loads, tables.workers, len(tables.tables)) == (GRID, 1, 3)
     assert tables.peak == pytest.approx(peak(batch_ns))
     for table, load in zip(tables.tables, GRID, strict=True):
-        best = optimal.solve(batch_ns, load * peak(batch_ns), idling=False)
+        best = optimal.solve(batch_ns, load * peak(batch_ns), idling=False, states=128)
         assert table == best.table
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
 
@@ -116,7 +115,7 @@ def test_tables_are_the_optimum_of_their_load(curve: str) -> None:
 @full
 class TestWorkers:
     TIMES = (linear(7, 0.6, 8).batch_ns, linear(9, 1.2, 8).batch_ns, linear(12, 2, 8).batch_ns)
-    PROFILE = Profile(TIMES[0], TIMES[1:])
+    PROFILE = Profile(TIMES[0], {2: TIMES[1], 3: TIMES[2]})
 
     @pytest.mark.parametrize(("workers", "table"), [(2, 1), (3, 2), (5, 2)])
     def test_batches_take_what_they_take_while_all_run(self, workers: int, table: int) -> None:
@@ -135,7 +134,7 @@ class TestWorkers:
     def test_where_two_gain_nothing_one_waits_for_the_other(self, slow: float) -> None:
         """Their peak is that of one, and hardly anything starts while a unit runs."""
         together = tuple(round(slow * time) for time in self.TIMES[0])
-        tables = solve(replace(self.PROFILE, concurrency_ns=(together,)), workers=2, loads=GRID)
+        tables = solve(replace(self.PROFILE, concurrency_ns={2: together}), workers=2, loads=GRID)
         assert tables.peak == pytest.approx(peak(self.TIMES[0]))
         assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
 

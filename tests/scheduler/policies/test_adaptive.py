@@ -111,19 +111,6 @@ class TestPolicy:
         offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"scale": 1.5}, due_at=due, beside=others)
         assert decide(offer, now) == expected
 
-    @pytest.mark.parametrize(
-        ("column", "due", "expected"),
-        [
-            pytest.param(1, 1 << 62, Hold(30 * MS), id="until-the-other-ends"),
-            pytest.param(0, 1 << 62, Cut(1, 1, "table"), id="there-is-no-other"),
-            pytest.param(1, 10 * MS, Cut(2, 2, "table"), id="a-row-is-due"),
-        ],
-    )
-    def test_one_unit_runs_alone_where_the_last_ones_had_company(self, column, due, expected) -> None:
-        others = beside(column, 10 * MS)
-        offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"crowded": True}, due_at=due, beside=others)
-        assert decide(offer, now=10 * MS) == expected
-
     @pytest.mark.parametrize(("running", "size"), [(1, 3), (2, 4)])
     def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
         """Alone no size is faster than one's own, beside another unit four rows are faster than three."""

@@ -12,13 +12,13 @@ from tiers import full
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.parts import StagePlan
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Outcome, Profile, Row, Stage
+from app.scheduler.types import Formed, Outcome, Row, Stage
 from planner.fleet import Setup, run
 
 from ..views import estimates_of, offer_of
@@ -104,15 +104,15 @@ def test_does_not_wait(change: dict[str, Any]) -> None:
     assert decide(offered(1, 1, known, (0, 3), **change)) == Cut(1, 1, Formed.IDLE)
 
 
-def sliced(profile: ModelProfile, shares: tuple[float, ...]) -> ModelProfile:
-    stages = (ModelProfile(tuple(round(time * share) for time in profile.batch_ns)) for share in shares)
+def sliced(profile: Profile, shares: tuple[float, ...]) -> Profile:
+    stages = (Profile(tuple(round(time * share) for time in profile.batch_ns)) for share in shares)
     return replace(profile, stages=tuple(stages))
 
 
 PROFILES = {
     "overhead": linear(7, 0.6, 32),
     "cnn": linear(0.2, 3, 32),
-    "gpu": ModelProfile(tuple(round((4 + 0.4 * max(0, size - 8)) * MS) for size in range(1, 33))),
+    "gpu": Profile(tuple(round((4 + 0.4 * max(0, size - 8)) * MS) for size in range(1, 33))),
 }
 
 

@@ -9,12 +9,12 @@ from itertools import accumulate, combinations_with_replacement, product
 import pytest
 from tiers import full, some
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import POLICIES, by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.offer import JoinOffer
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Profile, Program, Stage, Unit
+from app.scheduler.types import Klass, Program, Stage, Unit
 from planner.fleet import Setup, run
 
 from ..cells import Curve, sum_of_latencies
@@ -94,7 +94,7 @@ class TestChoice:
     @pytest.mark.parametrize("times", [PER_TOKEN, profile(20, 0.02)], ids=["per-token", "overhead"])
     def test_never_worse_than_by_count(self, times: Profile, load: float) -> None:
         """In simulation, within 1 % of the mean latency."""
-        measured = ModelProfile(times.batch_ns, by_length=times.by_length)
+        measured = Profile(times.batch_ns, by_length=times.by_length)
         ours = Setup(measured, 1.0, requests=5_000, lengths="lognormal:14:0.75:4:100", max_queue=1 << 30)
         count = replace(ours, reorder=False)
         rate = load * 0.6 * ours.peak  # padding takes about so much

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import policy_for
 from app.scheduler.rows.ledger import LATE_TIMER_NS
-from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Stage, Step
+from app.scheduler.types import DeviceSpec, Outcome, Program, Stage, Step
 
 from ..driven import scheduler_of
 from ..world import Arrival, Trace, World, make_call, make_device, make_program

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies.dva import part_of
-from app.scheduler.types import DeviceSpec, Operation, Profile, Stage
+from app.scheduler.types import DeviceSpec, Operation, Stage
 
 from ..driven import Ran, Request, drive
 from ..world import Arrival, Trace, World, make_device, make_program

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.estimates.profile import linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.base import cut_rows
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Operation, Profile, Stage
+from app.scheduler.types import Formed, Operation, Stage
 
 from ..driven import Ran, Request, calls_of, drive, feed, finish, scheduler_of
 from ..views import estimates_of, offer_of

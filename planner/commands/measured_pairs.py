@@ -19,12 +19,11 @@ from typing import NamedTuple, NoReturn
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.engine.profiling.sampler import LEAST
 from app.scheduler.estimates.pairs import PairTime
 
 FIRST, OTHER = 0, 1  # the worker that each runs on
 _LEAST_NS = 20_000_000  # of each turn
-_MOST = 100  # visits of each combination
+_LEAST, _MOST = 5, 100  # visits of each combination
 _TOLERANCE = 0.01  # half the width of the confidence interval, as a share of the first model's time
 
 Sizes = tuple[int, int]  # rows of the first model, rows of the other
@@ -79,7 +78,7 @@ async def measure_pair(
         if time.monotonic() - begun > budget_s:
             break
         unknown = [
-            sizes for sizes, seen in visits.items() if len(seen) < LEAST or (len(seen) < _MOST and not is_known(seen))
+            sizes for sizes, seen in visits.items() if len(seen) < _LEAST or (len(seen) < _MOST and not is_known(seen))
         ]
     return tuple(
         PairTime(

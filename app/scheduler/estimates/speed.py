@@ -1,0 +1,90 @@
+"""How fast the device is now, and how much units that run at once slow each other there."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+from app.scheduler.estimates.profile import Profile
+
+#: Variance of one batch, as shares of its time: bounds, and at first if the profile is not exact.
+LEAST_NOISE, _NOISE, _MOST_NOISE = 0.01**2, 0.1**2, 0.6**2
+_BEFORE = 4  # batches that the first noise counts as
+_COMMON = 0.02  # weight of one batch in the noise, at least
+_OUTLIER = 16.0  # times the variance expected, as which one batch counts at most
+_RECENT = 0.125  # and in `drift`: about the last eight count
+_SIGNIFICANT = 3.0  # standard deviations of `drift` without a change of speed
+_STEP = 0.005  # by how much the speed changes from one batch to the next, usually
+_DOUBT = 0.1  # of the speed, at first
+_BESIDE, _BESIDE_MEASURED = 0.25, 0.05  # of the slowdown by other units, at first: guessed, measured
+_FORGOTTEN = 1e-4  # growth of the square of that for each window without units beside others
+_RETURN = 0.1  # share of the way back to the undisturbed speed for each window in which no batch ran
+
+
+class Speed:
+    """A Kalman filter with two states, logarithms: a batch alone, and beside others as often as can be.
+
+    A batch that was beside others for part of its time shows the sum of the first and that share of the second. So if
+    shares differ both are known, and if not, `beside_error` says so. `most`: units at once. `drift`: what the last
+    batches were off on average; if that is significant the speed is `changing`, and is followed in a few batches.
+    """
+
+    __slots__ = (
+        "_alone", "_batches", "_beside", "_both", "_of_alone", "_of_beside", "_seen", "_tried", "changing", "drift",
+        "noise", "scale", "slower",
+    )  # fmt: skip
+
+    def __init__(self, profile: Profile, most: int) -> None:
+        self.scale = self.slower = 1.0
+        self.noise = _NOISE if profile.errors else LEAST_NOISE  # variance of one batch
+        self.drift = 0.0
+        self.changing = False
+        self._alone = self._beside = 0.0
+        self._of_alone, self._both = _DOUBT**2, 0.0  # covariances
+        doubt = _BESIDE_MEASURED if profile.concurrency_ns else _BESIDE
+        self._of_beside = doubt**2 if profile.errors and most > 1 else 0.0
+        self._batches = 0
+        self._seen = self._tried = False
+
+    @property
+    def beside_error(self) -> float:
+        return sqrt(self._of_beside)
+
+    def variance(self, share: float) -> float:
+        """Of the estimate of a batch that is beside others for this share of its time."""
+        return self._of_alone + share * (2 * self._both + share * self._of_beside)
+
+    def observe(self, off: float, share: float, total: float) -> None:
+        """A batch was `off`; `total`: the variance that was expected of that."""
+        self._seen = True
+        first, second = self._of_alone + share * self._both, self._both + share * self._of_beside
+        self._alone += first / total * off
+        self._of_alone -= first * first / total
+        self.scale = exp(self._alone)
+        self._tried = self._tried or share > 0
+        if self._of_beside:
+            self._beside += second / total * off
+            self._both -= first * second / total
+            self._of_beside -= second * second / total
+            self.slower = exp(self._beside)
+        self.drift += _RECENT * (off - self.drift)
+        changed = self.drift**2 - _SIGNIFICANT**2 * total * _RECENT / (2 - _RECENT)
+        self.changing = changed > 0
+        self._of_alone += _STEP**2 + max(0.0, changed)
+
+    def measure_noise(self, off: float, total: float) -> None:
+        """A batch was `off`, where the variance `total` was expected of that."""
+        self._batches += 1
+        weight = max(_COMMON, 1 / (_BEFORE + self._batches))
+        noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
+        self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
+
+    def tick(self) -> bool:
+        """A window has closed. Returns whether a batch ran in it."""
+        seen = self._seen
+        if not seen:
+            self._alone -= _RETURN * self._alone
+            self.scale = exp(self._alone)
+        if not self._tried and self._of_beside:
+            self._of_beside += _FORGOTTEN
+        self._seen = self._tried = False
+        return seen

@@ -1,0 +1,36 @@
+"""When the tables of a model are solved again, by what its batches have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.estimates.curve import Curve
+
+_UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
+#: Time between two solutions, doubled each time: a solution takes a tenth of a second of a core, for several workers a
+#: second, which on busy cores their batches miss.
+_FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 300_000_000_000
+
+
+class Due:
+    """Tables are due when a curve has moved by more than its error: soon after the start at first, then seldom."""
+
+    __slots__ = ("_at", "_gap_ns")
+
+    def __init__(self, workers: int = 1) -> None:
+        self._at = 0
+        self._gap_ns = _FIRST_NS if workers == 1 else _FIRST_OF_SEVERAL_NS
+
+    def again(self, curves: Sequence[Curve], now: int) -> bool:
+        """Whether to solve them now. `curves`: of all stages. Cheap."""
+        return now >= self._at and any(curve.moved() for curve in curves)
+
+    def begin(self, curves: Sequence[Curve], errors: Sequence[float], now: int) -> bool:
+        """They are to be solved from these curves, if `errors` of the whole are small enough for it to make sense."""
+        for curve in curves:
+            curve.use()
+        if errors and min(errors) > _UNSURE:
+            return False
+        self._at = now + self._gap_ns
+        self._gap_ns = min(2 * self._gap_ns, _LONGEST_NS)
+        return True
