@@ -151,7 +151,8 @@ class Scheduler:
         state = self._states[unit.program]
         queue = state.queue
         queue.units -= 1
-        self._share.ended(unit)
+        if self._share.units:
+            self._share.ended(unit)
         if outcome.error is None:
             state.failures = 0
             state.estimates.observe(unit, outcome, now)

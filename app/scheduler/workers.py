@@ -7,6 +7,7 @@ If none is ever pushed, the device waits for a launch after each unit.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +23,7 @@ class Workers:
     """
 
     __slots__ = (
-        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_priority", "_queues",
+        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle", "_idle_since", "_priority", "_queues",
         "_returns", "_seen", "at_once", "busy", "full", "most", "multi_step", "units",
     )  # fmt: skip
 
@@ -33,6 +34,7 @@ class Workers:
         self.at_once = min(self.most, len(device.workers))
         self._priority = [worker.priority for worker in device.workers]
         self._queues: list[deque[Unit]] = [deque() for _ in device.workers]  # the first is running
+        self._idle = list(range(len(device.workers)))  # workers without units, ascending
         self._ends = [0] * len(device.workers)  # predicted end of all units of each; AT_ONCE: unknown
         self._returns = 0  # how often a worker became idle
         self._idle_since = [0] * len(device.workers)  # the value of `_returns` then: equal workers serve in turn
@@ -47,7 +49,7 @@ class Workers:
         """Workers that may be handed a unit now: idle ones, and those whose units are about to end."""
         may_begin = self.busy < self.most
         if self._depth == 1:  # most devices
-            return [worker for worker, queue in enumerate(self._queues) if not queue] if may_begin else []
+            return list(self._idle) if may_begin else []
         return [
             worker
             for worker, queue in enumerate(self._queues)
@@ -112,8 +114,9 @@ class Workers:
     def place(self, usable: Sequence[int], size: int, capacity: Sequence[int], now: int) -> tuple[int, int, int]:
         """The worker for a unit of `size` rows, when it would begin it, and how many units would run then."""
         worker = usable[0] if len(usable) == 1 else self._choose(usable, size, capacity)
-        running = self.busy if self._queues[worker] else min(self.busy + 1, self.most)
-        return worker, self.begins(worker, now), running
+        if self._queues[worker]:
+            return worker, self.begins(worker, now), self.busy
+        return worker, now, min(self.busy + 1, self.most)
 
     def _choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
         """An idle worker before a busy one, then the smallest that takes `size` rows, so that larger ones stay free.
@@ -140,6 +143,7 @@ class Workers:
         if not queue:
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self.most
+            self._idle.remove(worker)
         queue.append(unit)
         self.units[unit.id] = unit
         if course.steps > 1 or course.continue_without:
@@ -154,6 +158,7 @@ class Workers:
             self._busy(now)
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self.most
+            self._idle.remove(unit.worker)
         queue.appendleft(unit)
         unit.forecast.behind = True  # so its hand-over time is not learnt
         self.units[unit.id] = unit
@@ -182,6 +187,7 @@ class Workers:
             self.busy -= 1
             self.full = False
             self._ends[worker] = 0
+            insort(self._idle, worker)
             self._returns += 1
             self._idle_since[worker] = self._returns
         return unit

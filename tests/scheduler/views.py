@@ -41,7 +41,7 @@ class MadeUp:
             program=Program(1, "m", policy=PolicySpec(max_delay_ns=self.max_delay)), batches=batches
         )
         self.usable = range(len(self.idle))
-        self.able = _FOREVER
+        self.room, self.started = _FOREVER, 0
         self.ready = SimpleNamespace(key=(1, 0, 0))
         self.workers = SimpleNamespace(busy=len(self.beside), most=2)  # of the device
         self.ledger = SimpleNamespace(deadlines=SimpleNamespace(heap=[]))

@@ -44,7 +44,8 @@ class Loop:
         ledger, workers, share = self._ledger, self._workers, self._share
         held: list[ReadySet] = []
         wake_at: int | None = None
-        share.begin()
+        decision: Cut | Hold
+        share.best_effort, share.joins_later = ledger.best_effort > 0 or bool(share.units), False
         while ledger.ready.nonempty and not workers.full:  # mostly full: then nothing is asked
             ready = self._order.next(held, now)
             usable = workers.usable(now) if ready is not None else ()
@@ -52,31 +53,32 @@ class Loop:
                 if ready is not None or share.joins_later:
                     wake_at = _earlier(wake_at, workers.next_opening(now))
                 break
-            offer = share.limit(Offer(ready, ledger.states[ready.key[0]], ledger, workers, usable), now)
-            decision = self._decide(offer, now)
+            program = ready.key[0]
+            offer = share.limit(Offer(ready, ledger.states[program], ledger, workers, usable), now)
+            if not offer.rows:
+                decision = Hold(offer.until)
+            elif ready.again:
+                decision = Cut(offer.exact, 1, Formed.RETRY)
+            else:
+                decision = self._policies[program].decide(offer, now)
             if isinstance(decision, Hold):  # rows behind these at the same key are held, too, unless they have room
-                held += ledger.ready.alike(ready) if offer.able > 0 else [ready]
+                held += ledger.ready.alike(ready) if offer.room + offer.started > 0 else [ready]
                 wake_at = _earlier(wake_at, decision.until)
-            elif ledger.deadlines.heap and (late := self._late(offer, decision, now)):
+                continue
+            if offer.exact < decision.size < offer.rows and not ready.again:
+                decision = decision._replace(size=offer.rows)
+            if ledger.deadlines.heap and (late := self._late(offer, decision, now)):
                 for call in late:
                     ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
                 self._remove_dropped(start, now)
                 held.clear()  # they may have been held because of the dropped calls
-            else:
-                start.append(self._units.start(offer, decision, now))
+                continue
+            start.append(self._units.start(offer, decision, now))
+            if held:
                 held = [other for other in held if _not_behind(other, ready)]
-        share.end(held)
+        if share.best_effort:
+            share.end(held)
         return wake_at
-
-    def _decide(self, offer: Offer, now: int) -> Cut | Hold:
-        if not offer.rows:
-            return Hold(offer.until)
-        if offer.ready.again:
-            return Cut(offer.exact, 1, Formed.RETRY)
-        decision = self._policies[offer.ready.key[0]].decide(offer, now)
-        if isinstance(decision, Cut) and offer.exact < decision.size < offer.rows:
-            return decision._replace(size=offer.rows)
-        return decision
 
     def _late(self, offer: Offer, cut: Cut, now: int) -> list[Call]:
         """The calls with a row in this unit that would end after its deadline."""

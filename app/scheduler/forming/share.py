@@ -25,7 +25,8 @@ class Share:
     """Of one device. While there is no best-effort work, only `room` counts.
 
     `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `hold`: start no best-effort
-    unit in this step; `held`: one could have started. `joins_later`: rows wait to join a unit of their cell that runs.
+    unit in this step; `held`: one could have started. `best_effort`: there was such work when units began to be formed.
+    `joins_later`: rows wait to join a unit of their cell that runs.
     """
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, policies: Mapping[int, Policy]) -> None:
@@ -38,20 +39,13 @@ class Share:
         self._budget_ns = device.classes.budget_ns
         self.units: dict[int, Unit] = {}
         self.pairs: PairSlowdowns = {}
-        self.hold = self.held = self.joins_later = False
-        self._both_classes = False  # there is best-effort work
+        self.hold = self.held = self.joins_later = self.best_effort = False
         self._realtime_waits = False  # a real-time row could start but for a worker
 
-    def begin(self) -> None:
-        """Units are going to be formed."""
-        self._both_classes = self._ledger.best_effort > 0 or bool(self.units)
-        self.joins_later = False
-
     def end(self, held: Collection[ReadySet]) -> None:
-        """Units have been formed, but not of these sets."""
-        if self._both_classes:
-            sets = self._ledger.ready.nonempty
-            self._realtime_waits = any(ready.klass is not _BEST_EFFORT and ready not in held for ready in sets)
+        """Units have been formed, but not of these sets. Only of use while there is best-effort work."""
+        sets = self._ledger.ready.nonempty
+        self._realtime_waits = any(ready.klass is not _BEST_EFFORT and ready not in held for ready in sets)
 
     def limit(self, offer: Offer, now: int) -> Offer:
         """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
@@ -65,20 +59,16 @@ class Share:
             if not offer.usable:
                 self.joins_later = True
                 return offer
-        if self._both_classes and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
+        if self.best_effort and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
             offer.usable = self.for_realtime(offer.usable)
         offer.room = self.room(state, ready.klass)
-        largest, able = self._largest(offer), offer.able
-        offer.rows = offer.exact = largest if largest < able else able
+        capacity = state.capacity[stage]
+        offer.rows = offer.exact = min(offer.room + offer.started, max(map(capacity.__getitem__, offer.usable)))
         if ready.klass is _BEST_EFFORT and offer.rows:
             self.limit_best_effort(offer, now)
             if offer.rows and self.hold:
                 self.held, offer.rows = True, 0
         return offer
-
-    def _largest(self, offer: Offer) -> int:
-        capacity, usable = offer.state.capacity[offer.ready.key[1]], offer.usable
-        return capacity[usable[0]] if len(usable) == 1 else max(capacity[worker] for worker in usable)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
@@ -112,8 +102,9 @@ class Share:
         if not offer.usable or (realtime and not self._may_join(offer.ready.key[0], realtime)):
             return
         latency = offer.estimates.latency[offer.stage]
+        largest = max(offer.state.capacity[offer.stage][worker] for worker in offer.usable)
         if not latency.known:
-            offer.rows = offer.exact = 0 if self.units else min(most, self._largest(offer))
+            offer.rows = offer.exact = 0 if self.units else min(most, largest)
             return
         running, _ = offer.free()
         length = longest_of(offer.ready.first(most, most)) if latency.by_length else 0
@@ -125,7 +116,6 @@ class Share:
             return
         exact = in_time.index(False) if False in in_time else most
         rows = exact if offer.cell else max(rows for rows, kept in enumerate(in_time, 1) if kept)
-        largest = self._largest(offer)
         offer.exact = min(exact, largest)
         offer.rows = rows if rows <= largest else offer.exact
 
@@ -212,8 +202,7 @@ class Share:
 
     def ended(self, unit: Unit) -> None:
         """A unit of either class has ended."""
-        if self.units:
-            self.units.pop(unit.id, None)
+        self.units.pop(unit.id, None)
 
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:

@@ -23,9 +23,15 @@ class Offer:
     `share` sets the rest: `room`, the new rows that may start; `rows`, the most rows of one unit; `exact`, up to how
     many of these may run unpadded, more must be padded to `rows`. If `rows` is 0, none may start before `until` (None:
     before the next input).
+
+    `waiting`: rows that wait, at least 1. `started`: those of them that have run before, which need no room. `full`:
+    the most rows that a unit of this key ever has.
     """
 
-    __slots__ = ("estimates", "exact", "ledger", "ready", "room", "rows", "state", "until", "usable", "workers")
+    __slots__ = (
+        "estimates", "exact", "full", "ledger", "ready", "room", "rows", "started", "state", "until", "usable",
+        "waiting", "workers",
+    )  # fmt: skip
 
     def __init__(
         self, ready: ReadySet, state: ProgramState, ledger: Ledger, workers: Workers, usable: Sequence[int]
@@ -38,13 +44,9 @@ class Offer:
         self.usable = usable
         self.room = self.rows = self.exact = 0
         self.until: int | None = None
+        self.waiting, self.started, self.full = ready.count, ready.started, state.full[ready.key[1]]
 
     # the rows
-
-    @property
-    def waiting(self) -> int:
-        """Rows that wait, at least 1."""
-        return self.ready.count
 
     @property
     def stage(self) -> int:
@@ -54,17 +56,6 @@ class Offer:
     def cell(self) -> bool:
         """Whether the rows make steps of a cell here."""
         return self.state.program.stages[self.ready.key[1]].repeats
-
-    @property
-    def full(self) -> int:
-        """The most rows that a unit of this key ever has."""
-        return self.state.full[self.ready.key[1]]
-
-    @property
-    def able(self) -> int:
-        """Rows that may run: new ones need room on the device, and those that have started have theirs."""
-        several = self.state.batches is not None and (self.ready.key[1] or self.cell)
-        return self.room + self.ready.started if several else self.room
 
     def oldest(self) -> int:
         """When the row that has waited longest arrived."""

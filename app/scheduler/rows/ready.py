@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from app.scheduler.types import Klass, Row, RowState
 
@@ -26,6 +26,7 @@ _NEVER = 1 << 62
 _BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
+_order: Callable[[Row], Order] = attrgetter("order")
 _SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
 
@@ -91,7 +92,7 @@ class ReadySet:
     def add(self, rows: Sequence[Row]) -> None:
         """Insert rows in order. Calls nearly always arrive in order, so this is usually an append."""
         entries = self._entries
-        added = [(row.order, row) for row in rows]
+        added = list(zip(map(_order, rows), rows, strict=True))
         if not entries:
             self._nonempty[self] = None
         if not entries or entries[-1] < added[0]:
@@ -173,8 +174,16 @@ class ReadySet:
 
     def take(self, n: int, room: int) -> list[Row]:
         """Remove and return the rows of `first`."""
-        taken = self.first(n, room)
-        self._remove(taken)
+        if n > room or self.started or self._by_length is not None:
+            taken = self.first(n, room)
+            self._remove(taken)
+            return taken
+        entries = self._entries
+        taken = list(map(_row, entries[:n]))
+        del entries[:n]
+        self.count = len(entries)
+        if not entries:
+            self._nonempty.pop(self, None)
         return taken
 
     # by length

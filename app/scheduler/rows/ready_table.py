@@ -46,9 +46,6 @@ class ReadyTable:
     def next_set(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
         """The set with the smallest rank among those not held back, or None."""
         best: ReadySet | None = None
-        if len(self.nonempty) == 1:  # the common case: nothing is compared
-            (best,) = self.nonempty
-            return None if best in held else best
         best_rank: tuple[int, ...] | None = None
         for ready in self.nonempty:
             if ready in held:
