@@ -31,7 +31,7 @@ log = logging.getLogger("starling.engine")
 
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
-_LOOK_S = 0.05  # between two calls of `look` while units end
+_LOOK_NS, _LOOK_UNITS = 50_000_000, 4  # between two calls of `look` at least so much time, and so many units
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
 #: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.
@@ -70,7 +70,7 @@ class Driver:
         self._memory = memory
         self._on_lost = on_lost
         self._look = look
-        self._looking: asyncio.TimerHandle | None = None
+        self._ended, self._look_at = 0, 0  # units since the last `look`, and the time before which there is no other
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self.units: dict[int, Unit] = {}
@@ -78,7 +78,7 @@ class Driver:
         self.busy_ns = [0] * len(device.spec.workers)
         self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
         # the next step
-        self._step_due = False
+        self._due: asyncio.Handle | None = None  # of the step at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         # best-effort work that waits until the sockets have been polled
@@ -93,7 +93,7 @@ class Driver:
 
     def stop(self) -> None:
         """Ask for no more steps."""
-        for timer in (self._timer, self._poll, self._looking):
+        for timer in (self._timer, self._poll):
             if timer is not None:
                 timer.cancel()
 
@@ -131,13 +131,8 @@ class Driver:
 
     def step_soon(self) -> None:
         """There was an input: take a step at the end of this turn of the loop."""
-        if not self._step_due:
-            self._step_due = True
-            self._loop.call_soon(self._step_if_due)
-
-    def _step_if_due(self) -> None:
-        if self._step_due:
-            self.step()
+        if self._due is None:
+            self._due = self._loop.call_soon(self.step)
 
     def step(self, *, hold: bool = True, record_unit: Callable[[], None] | None = None) -> None:
         """The driver's rule: ask the scheduler once, and carry out all of its Step, in the order of this module's text.
@@ -145,7 +140,9 @@ class Driver:
         `hold`: best-effort units wait until the sockets have been polled. `record_unit`: stores the outputs of a unit
         that has ended. It is called before answers are given, but after real-time units have been started.
         """
-        self._step_due = False
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         if self._stops:
             self._report_progress()
         step = self.scheduler.step(self.clock(), hold=hold)
@@ -267,12 +264,10 @@ class Driver:
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
         self.step(record_unit=partial(served.unit_ended, unit, completion, now))
-        if self._looking is None:
-            self._looking = self._loop.call_later(_LOOK_S, self._look_now)
-
-    def _look_now(self) -> None:
-        self._looking = None
-        self._look()
+        self._ended += 1
+        if self._ended >= _LOOK_UNITS and now >= self._look_at:
+            self._ended, self._look_at = 0, now + _LOOK_NS
+            self._look()
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while units are on the device."""

@@ -44,7 +44,7 @@ class Engine:
     `profiling` measures models, solves their tables, and has the device. `clock` returns monotonic nanoseconds.
     `window_s`: the rate monitor's window; `on_tick`, which must not raise, is called at its end. `hang_floor_s`: see
     `stuck`. `on_lost` is called with the reason when the device is lost. `look`, which must not raise, is called when
-    a batch has ended, but at most every 50 ms: it looks at the memory.
+    a few batches have ended, but at most every 50 ms: it looks at the memory.
     """
 
     def __init__(

@@ -7,10 +7,10 @@ never while a unit reads them.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Any, Protocol
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter, wait
@@ -39,7 +39,7 @@ class Intake:
     device: Device
     clock: Callable[[], int]
     step_soon: Callable[[], None]
-    next_id: Callable[[], int] = field(default_factory=lambda: itertools.count().__next__)
+    next_id: Callable[[], int] = field(default_factory=lambda: count().__next__)
     refusing: str | None = None  # why all calls are refused, or None
 
 
@@ -79,7 +79,7 @@ class Lease(CallWithOutputs):
         deadline: int | None,
     ) -> None:
         longest = max(lengths.values()) if lengths else 0
-        rows = [Row(slot, longest) for slot in slots]
+        rows = list(map(Row, slots, repeat(longest)))
         super().__init__(id, placed.program, rows, klass, priority, arrived, deadline)
         # A list, because the first key of a dict costs 3 us per call.
         self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
@@ -158,11 +158,19 @@ class Lease(CallWithOutputs):
         waiter = self._waiter
         if waiter is None:
             return
-        try:
-            answer = self._answer()
-        except Exception as exc:  # the outputs of two batches do not fit together
-            self.fail(ModelFailed(f"model {self._placed.model.info.name!r}: {type(exc).__name__}: {exc}"))
-            return
+        places: list[tuple[FinishedBatch, int]] = self.places  # type: ignore[assignment]  # all rows have ended
+        placed = self._placed
+        if len(places) == 1 and not (self._lengths and placed.cuts_outputs):
+            batch, row = places[0]
+            answer = Answer(None, 0, batch.times, batch.size, batch, row, None, batch.worker, batch.reason)
+        else:
+            try:
+                batch, answer = self._joined(places)
+            except Exception as exc:  # the outputs of two batches do not fit together
+                self.fail(ModelFailed(f"model {placed.model.info.name!r}: {type(exc).__name__}: {exc}"))
+                return
+        answer.queue_ns = queue_ns = max(0, batch.ended - self.entered - sum(batch.times))
+        placed.stats.call_ran(queue_ns, batch.times, CLASSES[self.klass], len(places))
         try:
             waiter.set_result(answer)
         except asyncio.InvalidStateError:  # as in `fail`
@@ -170,24 +178,16 @@ class Lease(CallWithOutputs):
         except Exception:
             log.exception("a caller failed to take its answer")
 
-    def _answer(self) -> Answer:
-        places: list[tuple[FinishedBatch, int]] = self.places  # type: ignore[assignment]  # all rows have ended
-        slowest, position = places[0]
-        if len(places) == 1 and not (self._lengths and self._placed.cuts_outputs):
-            answer = Answer(
-                None, 0, slowest.times, slowest.size, slowest, position, None, slowest.worker, slowest.reason
-            )
-        else:
-            runs = neighbours(places)
-            slowest = max((batch for batch, _, _ in runs), key=lambda batch: batch.ended)
-            outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=self._differ)
-            size = max(batch.size for batch, _, _ in runs)
-            answer = Answer(outputs, 0, slowest.times, size, None, 0, lengths, slowest.worker, slowest.reason)
-            if len(runs) > 1:  # of rows split by length, each has a FinishedBatch of its own
-                answer.batches = len({(batch.ended, batch.worker) for batch, _, _ in runs})
-        answer.queue_ns = queue_ns = max(0, slowest.ended - self.entered - sum(slowest.times))
-        self._placed.stats.call_ran(queue_ns, slowest.times, CLASSES[self.klass], len(places))
-        return answer
+    def _joined(self, places: list[tuple[FinishedBatch, int]]) -> tuple[FinishedBatch, Answer]:
+        """The slowest batch, and the answer of several rows, or of one that is cut to its own length."""
+        runs = neighbours(places)
+        slowest = max((batch for batch, _, _ in runs), key=lambda batch: batch.ended)
+        outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=self._differ)
+        size = max(batch.size for batch, _, _ in runs)
+        answer = Answer(outputs, 0, slowest.times, size, None, 0, lengths, slowest.worker, slowest.reason)
+        if len(runs) > 1:  # of rows split by length, each has a FinishedBatch of its own
+            answer.batches = len({(batch.ended, batch.worker) for batch, _, _ in runs})
+        return slowest, answer
 
     def close(self, *exc: object) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when the unit ends."""

@@ -182,19 +182,12 @@ class ServedModel:
 
     def unit_ended(self, unit: Unit, completion: Completion, ended: int) -> None:
         """A unit has ended: store its rows' outputs, or its error, and free slots."""
-        if completion.ran is not None:
-            self._ran(unit, completion.ran, ended)
-        else:
-            for row in unit.rows:
-                lease = cast("Lease", row.call)
-                lease.error, lease.cause = completion.message, completion.cause
-            log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
-        self.free_rows(unit.rows)
-
-    def _ran(self, unit: Unit, ran: Ran, ended: int) -> None:
+        ran, rows = completion.ran, unit.rows
+        if ran is None:
+            self._failed(unit, completion)
+            return
         times = (ran.input_ns, ran.infer_ns, ran.output_ns)
         klass = CLASSES[unit.klass]
-        rows = unit.rows
         if not self._stages:
             batch = FinishedBatch(ran.outputs, ended, times, len(rows), unit.worker, unit.reason)
             for position, row in enumerate(rows):
@@ -211,6 +204,14 @@ class ServedModel:
         on_rows = self.profiled.on_rows
         if on_rows is not None and rows:
             on_rows([row.slot for row in rows if row.slot >= 0])
+        self.free_rows(unit.rows)
+
+    def _failed(self, unit: Unit, completion: Completion) -> None:
+        for row in unit.rows:
+            lease = cast("Lease", row.call)
+            lease.error, lease.cause = completion.message, completion.cause
+        log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
+        self.free_rows(unit.rows)
 
     def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""

@@ -138,11 +138,15 @@ class Request(Exchange):
             self._continue(running.throw, error)
 
     def _continue(self, go_on: Callable[[Any], Pending], told: Any) -> None:
-        """Run the coroutine up to its next wait, or its end."""
+        """Run the coroutine up to its next wait, or to its end and send its response."""
         try:
             self._pending = pending = go_on(told)
         except StopIteration as end:
-            self._answer(end.value)
+            # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
+            self._coroutine = self._pending = self.served = self.outcome = None
+            self.release_body()
+            status, head, body, self.closes = end.value
+            self.connection.send_answer(self, status, head, body)
             return
         try:
             pending.submit(self)
@@ -166,13 +170,6 @@ class Request(Exchange):
         held, self.held = _HeldBytes(self.resources.bodies, self.held), 0
         pending.abandon(held)
         self.set_exception(ClientGone("the client went away before its answer"))
-
-    def _answer(self, response: Response) -> None:
-        # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
-        self._coroutine = self._pending = self.served = self.outcome = None
-        self.release_body()
-        status, head, body, self.closes = response
-        self.connection.send_answer(self, status, head, body)
 
 
 class FastPath:

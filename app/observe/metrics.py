@@ -108,8 +108,14 @@ class BatchStats:
     def ran(self, worker: int, reason: str, operation: str, rows: int, parts: Times) -> None:
         """Count a batch that ran without error."""
         self.batches[worker, reason, operation] += 1
-        self.by_size[rows].add(1, parts)
-        self.compute.observe(sum(parts) / 1e9)
+        # `observe` and `add` are written out, here and below: each function call costs a request 0.1 us.
+        spent, seconds, compute = self.by_size[rows], sum(parts) / 1e9, self.compute
+        spent.count += 1
+        spent.input_ns += parts[0]
+        spent.infer_ns += parts[1]
+        spent.output_ns += parts[2]
+        compute.counts[bisect_left(_SECONDS, seconds)] += 1
+        compute.total += seconds
 
     def sizes(self) -> Histogram:
         """Batches by their number of rows."""
@@ -186,7 +192,6 @@ class ModelStats:
 
     def call_ran(self, queue_ns: int, parts: Times, klass: str, rows: int = 1) -> None:
         """Count a call whose rows have all run, and whose client is still connected. Times are its slowest row's."""
-        # `observe` and `add` are written out, here and below: each function call costs a request 0.1 us.
         seconds = queue_ns / 1e9
         calls = self._calls[klass]
         histogram, queued = calls.queue, calls.queued

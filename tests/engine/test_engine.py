@@ -102,6 +102,15 @@ async def test_snapshot_shows_what_waits_runs_and_was_busy():
 
 
 @virtual
+async def test_the_memory_is_looked_at_after_a_few_units_and_not_often():
+    looked: list[int] = []
+    async with serving(device=device(4, ms=10.0), look=lambda: looked.append(len(rig.device.pushed))) as rig:
+        for number in range(10):
+            await rig.ask(float(number))
+    assert looked == [4, 9]  # after 40 ms, and the first unit that ends 50 ms later
+
+
+@virtual
 async def test_a_watcher_gets_each_unit_once_with_its_times():
     """Failed ones too; and nothing any more when it has stopped watching."""
     units = []

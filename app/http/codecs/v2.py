@@ -205,13 +205,14 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
     """The answer with one output as JSON and no options. Its constant parts are cached per model and shape."""
     spec = info.outputs[0]
     batch = answer.finished
-    if batch is not None and spec.bounded and spec.count <= _SMALL_ROW:
+    alone = batch is not None and len(batch.arrays[0]) == 1
+    if batch is not None and not alone and spec.bounded and spec.count <= _SMALL_ROW:
         texts = batch.texts
         if texts is None:
             texts = batch.texts = _encode_rows(batch.arrays[0], info)
         if texts:
             return texts[answer.row]
-    values = answer.outputs[0]
+    values = batch.arrays[0] if batch is not None and alone else answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
     if has_null(data):  # see `_encode_any`
         check_finite(values, spec.name)
