@@ -20,7 +20,6 @@ from app.scheduler.forming.loop import Loop
 from app.scheduler.forming.multi_step import MultiStep
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
-from app.scheduler.forming.units import Units
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Policy, policy_class
 from app.scheduler.rows import outcomes
@@ -62,8 +61,7 @@ class Scheduler:
         self._share = seat = share(device, ledger, workers, policies)
         by_rank = order(ledger.ready, self._states, device.max_running)
         self._admission = Admission(device, ledger, workers, policies)
-        self._units = Units(device, ledger, workers, seat, policies)
-        self._loop = Loop(ledger, workers, by_rank, seat, policies, self._units)
+        self._loop = Loop(device, ledger, workers, by_rank, seat, policies)
         self._multi_step = MultiStep(ledger, workers, by_rank, seat, policies)
         self._wake_at: int | None = None  # of the last Step
 
@@ -162,7 +160,7 @@ class Scheduler:
             else:
                 staying = outcomes.advance(self._ledger, unit, outcome, state)
                 if outcome.continues:
-                    following = self._units.continued(unit, staying, now)
+                    following = self._loop.continued(unit, staying, now)
             queue.ended[unit.klass] += alive - queue.alive
         elif outcome.error is Fault.DEVICE:
             outcomes.lose(self._ledger, unit)

@@ -84,7 +84,7 @@ class Adaptive(Policy):
         return not self._planned
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        window = offer.by_length()
+        window = offer.by_length() if offer.estimates.curves.lengths else None
         if offer.state.batches is not None:
             if offer.cell:
                 return Hold(None) if waits_for_stages(offer) else cut_rows(offer, min(offer.waiting, offer.full))
