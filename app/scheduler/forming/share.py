@@ -62,8 +62,9 @@ class Share:
         if self.best_effort and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
             offer.usable = self.for_realtime(offer.usable)
         offer.room = self.room(state, ready.klass)
-        capacity = state.capacity[stage]
-        offer.rows = offer.exact = min(offer.room + offer.started, max(map(capacity.__getitem__, offer.usable)))
+        capacity, usable, able = state.capacity[stage], offer.usable, offer.room + offer.started
+        largest = capacity[usable[0]] if len(usable) == 1 else max(map(capacity.__getitem__, usable))
+        offer.rows = offer.exact = largest if largest < able else able
         if ready.klass is _BEST_EFFORT and offer.rows:
             self.limit_best_effort(offer, now)
             if offer.rows and self.hold:

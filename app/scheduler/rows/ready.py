@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from app.scheduler.types import Klass, Row, RowState
 
@@ -26,7 +26,6 @@ _NEVER = 1 << 62
 _BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
-_order: Callable[[Row], Order] = attrgetter("order")
 _SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
 
@@ -92,16 +91,16 @@ class ReadySet:
     def add(self, rows: Sequence[Row]) -> None:
         """Insert rows in order. Calls nearly always arrive in order, so this is usually an append."""
         entries = self._entries
-        added = list(zip(map(_order, rows), rows, strict=True))
         if not entries:
             self._nonempty[self] = None
-        if not entries or entries[-1] < added[0]:
-            entries += added
+        if not entries or entries[-1][0] < rows[0].order:
+            for row in rows:
+                entries.append((row.order, row))
         else:
-            first = bisect_left(entries, added[0])
-            last = bisect_left(entries, added[-1], first)
-            entries[first:last] = sorted([*entries[first:last], *added])
-        self.count += len(added)
+            first = bisect_left(entries, (rows[0].order,))
+            last = bisect_left(entries, (rows[-1].order,), first)
+            entries[first:last] = sorted([*entries[first:last], *((row.order, row) for row in rows)])
+        self.count = len(entries)
         if self._by_length is not None:
             self._sort_in(rows)
 
