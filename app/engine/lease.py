@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, repeat
+from types import coroutine
 from typing import Any, Protocol
 
-from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter, wait
+from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
@@ -113,7 +114,11 @@ class Lease(CallWithOutputs):
             check_range(pool.specs[index], values)
         pool.write(self.slots, index, values, self._lengths)
 
-    run = wait
+    @coroutine
+    def run(self) -> Generator[Pending, Any, Answer]:
+        """Submit the rows and wait for their outputs; see contract.Lease."""
+        answer: Answer = yield self
+        return answer
 
     def submit(self, waiter: Waiter) -> None:
         """Run the rows, which have been written; see contract.Lease."""

@@ -125,22 +125,16 @@ class Request(Exchange):
 
     # for whoever has what it waits for
 
-    def set_result(self, value: Any = None) -> None:
-        """Begin, or continue with what was waited for."""
-        if (running := self._coroutine) is not None:  # else it was answered meanwhile
-            self._continue(running.send, value)
+    def set_result(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Begin, or continue with what was waited for, or with an error.
 
-    begin = set_result
-
-    def set_exception(self, error: BaseException) -> None:
-        """Continue with an error."""
-        if (running := self._coroutine) is not None:
-            self._continue(running.throw, error)
-
-    def _continue(self, go_on: Callable[[Any], Pending], told: Any) -> None:
-        """Run the coroutine up to its next wait, or to its end and send its response."""
+        Runs the coroutine up to its next wait, or to its end, and then sends its response.
+        """
+        running = self._coroutine
+        if running is None:  # it was answered meanwhile
+            return
         try:
-            self._pending = pending = go_on(told)
+            self._pending = pending = running.send(value) if error is None else running.throw(error)
         except StopIteration as end:
             # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
             self._coroutine = self._pending = self.served = self.outcome = None
@@ -154,6 +148,12 @@ class Request(Exchange):
             if self._pending is not pending:  # it did begin, and what came of it led to this
                 raise
             self.set_exception(failure)
+
+    begin = set_result
+
+    def set_exception(self, error: BaseException) -> None:
+        """Continue with an error."""
+        self.set_result(None, error)
 
     def received(self, body: bytes) -> None:
         if not self.drops_body:

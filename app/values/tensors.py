@@ -27,18 +27,13 @@ NUMBERS = {
 }  # fmt: skip
 
 
-#: A letter of true, false and null that no number has: searching one byte is 100 times as fast as a word.
-_IN_TRUE, _IN_FALSE, _IN_NULL = b"rlu"
+#: A letter of true and false that no number has: searching one byte is 100 times as fast as a word.
+_IN_TRUE, _IN_FALSE = b"rl"
 
 
 def has_bools(text: bytes) -> bool:
     """Whether a JSON text contains true or false, even within a string."""
     return (_IN_TRUE in text and b"true" in text) or (_IN_FALSE in text and b"false" in text)
-
-
-def has_null(text: bytes) -> bool:
-    """Whether a JSON text contains null, even within a string."""
-    return _IN_NULL in text and b"null" in text
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
-from app.engine.tensors import indices
+from app.engine.tensors import indices, padded
 from app.models.recurrent.cells import CellModel, CellStep
 
 
@@ -57,7 +57,7 @@ class CellExecutor(SegmentExecutor):
 
     def whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
-        inputs, keywords, _, longest = self.batch(slots, size)
+        inputs, keywords, _, longest = self.batch(padded(slots, size))
         gathered = time.perf_counter_ns()
         values, made = self.cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -69,7 +69,7 @@ class CellExecutor(SegmentExecutor):
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
         new = self.activations.missing(slots)
         if new:
-            inputs, keywords, *_ = self.batch(new, len(new))
+            inputs, keywords, *_ = self.batch(new)
             given, own = self.cell.taken(inputs)
             begun = self.cell.begin(given, own, **keywords)
             self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun, own))
@@ -86,7 +86,7 @@ class CellExecutor(SegmentExecutor):
     def _probe(self, slots: Slots) -> None:
         """Run the first step of a row, to learn what memory to reserve for what rows read and output."""
         cell, axis = self.cell, self.cell.axis
-        inputs, keywords, *_ = self.batch(list(slots[:1]), 1)
+        inputs, keywords, *_ = self.batch(list(slots[:1]))
         begun = cell.begin(*cell.taken(inputs), **keywords)
         x = None if begun.x is None else begun.x[:, 0]
         stepped = cell.step(x, begun.state)

@@ -17,6 +17,7 @@ from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.cpu.text_rows import TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
+from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
 from app.scheduler import prefill
 
@@ -56,7 +57,7 @@ class DecodingExecutor(SegmentExecutor):
     def whole(self, slots: Slots, size: int) -> Ran:
         """A few steps of the rows, as one batch of `size`."""
         begin = time.perf_counter_ns()
-        (ids, *_), keywords, lengths, _ = self.batch(slots, size)
+        (ids, *_), keywords, lengths, _ = self.batch(padded(slots, size))
         tokens = min(TRIED_TOKENS, self._call.bounds.text)
         given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
         texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
@@ -111,7 +112,7 @@ class DecodingExecutor(SegmentExecutor):
         return reading
 
     def _start_reading(self, new: list[int]) -> _Reading:
-        (ids, *_), keywords, lengths, _ = self.batch(new, len(new))
+        (ids, *_), keywords, lengths, _ = self.batch(new)
         own = lengths[TOKENS].tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
         texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]

@@ -21,6 +21,8 @@ from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.process_state import ProcessState
 
+#: Of the rows of a batch: their lengths along each variable axis, and the longest of them.
+Lengths = tuple[Mapping[str, Array], Mapping[str, int]]
 _NO_LENGTHS: dict[str, Any] = {}
 
 
@@ -80,7 +82,8 @@ class CpuExecutor(Executor):
     def whole(self, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""
         begin = time.perf_counter_ns()
-        inputs, keywords, _, longest = self.batch(slots, size)
+        rows = slots if size == len(slots) else padded(slots, size)
+        inputs, keywords, _, longest = self.batch(rows)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -94,14 +97,6 @@ class CpuExecutor(Executor):
     def note_failure(self, slots: Slots) -> None:
         """A batch of these rows raised. For what subclasses keep of them."""
 
-    def batch(
-        self, slots: Slots, size: int
-    ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
-        """The model's arguments and keywords for a batch of `size` >= rows, and the lengths of its rows."""
-        rows = slots if size == len(slots) else padded(slots, size)
-        lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
-        return *self.gather(slots, rows, lengths, longest), lengths, longest
-
     def lengths_of(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
         if len(rows) == 1:
@@ -111,10 +106,14 @@ class CpuExecutor(Executor):
         lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
         return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
-    def gather(
-        self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The model's arguments and keywords. `rows`: the slots of the batch with padding, of these `lengths`."""
+    def batch(
+        self, rows: Slots, known: Lengths | None = None
+    ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
+        """The model's arguments and keywords, and what `lengths_of` returns, unless that is `known`.
+
+        `rows`: the slots of the batch, with padding.
+        """
+        lengths, longest = known or (self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS))
         # The row of a whole model that runs alone. Rows that measure batches run often.
         count, first = len(rows), rows[0]
         once = count == 1 and self.activations is None and first < self.pool.end
@@ -141,8 +140,8 @@ class CpuExecutor(Executor):
                 index = indices(rows)
             inputs.append(gather_rows(slab, spec, index, shorter, longest))
         if self._plain_input:
-            return inputs, {}
-        return self.complete(inputs, of_rows, longest), self.keywords(rows)
+            return inputs, {}, lengths, longest
+        return self.complete(inputs, of_rows, longest), self.keywords(rows), lengths, longest
 
     def scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
         """Copy the model's outputs into memory of their own, without the padding rows.

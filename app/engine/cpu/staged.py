@@ -95,7 +95,7 @@ class StagedExecutor(SegmentExecutor):
         if stage and not doubtful and context is not None and all(place >= count for place in stages.again[stage]):
             given: list[Any] = [*[None] * count, *context]
         else:
-            inputs, keywords = self.gather(slots, rows, lengths, longest)
+            inputs, keywords, *_ = self.batch(rows, (lengths, longest))
             given = stages.given(inputs) if context is None else [*inputs, *context]
         if doubtful:
             passed = self._again(stage, given, keywords, len(rows))
@@ -162,7 +162,7 @@ class _Stages(Together):
         passed = passed_on(self._result, stage - 1, len(self._rows))
         executor.activations.learn(stage - 1, passed, self._longest, self._context)
         if stages.again[stage] and not self._given:
-            inputs, _ = executor.gather(self._slots, self._rows, self._lengths, self._longest)
+            inputs, *_ = executor.batch(self._rows, (self._lengths, self._longest))
             self._given = [*inputs, *self._context]
         self._arguments, self._keywords = stages.arguments(stage, passed, self._given), {}
 

@@ -24,13 +24,14 @@ from app.http.codecs.v2_decode import (
     too_much_json,
     why_not_json,
 )
-from app.values.tensors import check_finite, has_bools, has_null, packer, to_json
+from app.values.tensors import check_finite, has_bools, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
 _NO_TAIL = memoryview(b"")
 _MOST_HEADERS, _LONGEST_HEADER = 256, 1024  # JSON headers cached per model, and bytes of each
 _SMALL_ROW = 256  # values of a row up to which a whole batch is encoded at once: with more, that saves nothing
+_IN_NULL = b"u"  # no number has this letter: searching one byte is 100 times as fast as a word
 _ONE_BINARY = [(0, True)]  # `DecodedCall.outputs` of a request for the only output as binary
 
 
@@ -214,7 +215,7 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
             return texts[answer.row]
     values = batch.arrays[0] if batch is not None and alone else answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
-    if has_null(data):  # see `_encode_any`
+    if _IN_NULL in data and b"null" in data:  # see `_encode_any`
         check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 
@@ -225,7 +226,7 @@ def _encode_rows(values: Array, info: ModelInfo) -> list[bytes]:
     Empty if a value is NaN or infinite.
     """
     text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
-    if has_null(text):
+    if _IN_NULL in text and b"null" in text:
         return []
     spec = info.outputs[0]
     head = _head(info.name, info.version, spec.name, spec.datatype, (1, *values.shape[1:]))
