@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 
-from app.contract import Array, Model, TensorSpec
+from app.contract import Model
 from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
-from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
@@ -135,32 +133,6 @@ def fault_of(exc: BaseException) -> Fault:
         return Fault.DEVICE
     # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
     return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
-
-
-def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
-    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
-    was declared.
-
-    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
-    event loop that wait is the most expensive part of a small batch.
-    """
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach() if value.requires_grad else value
-        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if value.dtype != spec.dtype:
-        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(value[:rows])
-
-
-def completed(unit_id: int, ran: Ran) -> Completion:
-    """The report of a unit that ran well."""
-    times: tuple[int, ...] = ()
-    if ran.step_ns is not None:  # the rest of the time counts as hand-over
-        times = (ran.step_ns,)
-        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, times, ran.continues), ran)
-    if ran.steps > 1 and ran.stages_ns:
-        times = ran.stages_ns if ran.overlapped else tuple(map(sum, ran.stage_parts))
-    return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
 
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:

@@ -31,7 +31,7 @@ log = logging.getLogger("starling.engine")
 
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
-_LOOK_NS, _LOOK_UNITS = 50_000_000, 4  # between two calls of `look` at least so much time, and so many units
+_LOOK_NS, _LOOK_UNITS = 50_000_000, 8  # between two calls of `look` at least so much time, and so many units
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
 #: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.

@@ -7,15 +7,18 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
 from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows, stack
+from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, check_shape, normalise
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
+from app.scheduler.types import Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # as a stage: run all stages, one after another
@@ -51,6 +54,15 @@ class Ran:
     def busy_ns(self) -> int:
         """How long the batch occupied its worker."""
         return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
+
+    def outcome(self, unit_id: int) -> Outcome:
+        """What the scheduler is told of the unit, which ran well."""
+        if self.step_ns is not None:  # the rest of the time counts as hand-over
+            return Outcome(unit_id, None, self.infer_ns, self.ended, self.steps, (self.step_ns,), self.continues)
+        times: tuple[int, ...] = ()
+        if self.steps > 1 and self.stages_ns:
+            times = self.stages_ns if self.overlapped else tuple(map(sum, self.stage_parts))
+        return Outcome(unit_id, None, self.busy_ns, self.ended, self.steps, times)
 
     def left_of(self, slots: Slots) -> list[int]:
         """The slots of the batch's rows that have not ended. `slots`: of all."""
@@ -199,3 +211,18 @@ def gather_rows(
         if axis in lengths:
             pad_beyond(batch, dim, lengths[axis], spec.pad_value)
     return batch
+
+
+def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
+    was declared.
+
+    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
+    event loop that wait is the most expensive part of a small batch.
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach() if value.requires_grad else value
+        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if value.dtype != spec.dtype:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+    return np.array(value[:rows])

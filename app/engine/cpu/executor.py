@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import Completion, completed, copied, failed, fault_of
-from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
+from app.engine.device import Completion, failed, fault_of
+from app.engine.executor import Executor, Job, Ran, Stop, copied, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.process_state import ProcessState
@@ -49,7 +49,7 @@ def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
         continues = ran.continues
         if continues:
             slots = ran.left_of(slots)
-        yield completed(job.unit_id, ran)
+        yield Completion(ran.outcome(job.unit_id), ran)
 
 
 def _named_frame(name: str) -> Callable[..., Ran]:

@@ -15,8 +15,7 @@ import torch
 
 from app.contract import Array
 from app.engine.activations import Passed, Place
-from app.engine.device import copied
-from app.engine.executor import Ran
+from app.engine.executor import Ran, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor

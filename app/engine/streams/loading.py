@@ -18,8 +18,8 @@ from weakref import WeakSet
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import Completion, copied, fault_of
-from app.engine.executor import Job, Ran
+from app.engine.device import Completion, fault_of
+from app.engine.executor import Job, Ran, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool

@@ -14,7 +14,7 @@ from statistics import median
 from traceback import clear_frames
 from typing import NamedTuple
 
-from app.engine.device import Report, completed, failed, fault_of
+from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
@@ -228,7 +228,8 @@ class UnitRun:
         if failure is not None and (not self._rans or self._whole or failure.fault is Fault.DEVICE):
             completion = failed(self.job.unit_id, failure.fault, failure.error)
         else:
-            completion = completed(self.job.unit_id, self._ran(continues=continues))
+            ran = self._ran(continues=continues)
+            completion = Completion(ran.outcome(self.job.unit_id), ran)
             self._rans = []
             self.stop.made = 0
         if self._whole and self.executor.activations is not None:
