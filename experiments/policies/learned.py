@@ -1,16 +1,16 @@
-"""How near learned batch times come to known ones, simulated: `python -m experiments.policies.learned`.
+"""What it costs that batch times are learned while serving, simulated: `python -m experiments.policies.learned`.
 
-Each server begins with a warm-up that ran every size once, never idles, and learns from the batches that it serves. It
-is compared on the same arrivals and noise with tables of the true curve (`exact`), the same that are told the true rate
-and speed at each moment (`told`), and `no_wait`. Writes docs/bench/learned.json.
+Each server begins with a warm-up that ran every size once, never pauses, and learns from the batches that it serves. It
+is compared on the same arrivals and noise with `exact`, which has the tables of the true curve, `told`, which is told
+the true rate and speed as well, and `no_wait`. Writes docs/bench/learned.json.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,261 +19,215 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
 from experiments.common.processes import spread
-from experiments.common.simulated import Instants
-from experiments.policies.learning import (
-    PEAK, STEADY, Case, Evidence, Learner, Phases, Served, curves, exact_tables, peak,
-)  # fmt: skip
-from loadtest.common.experiment import Data, Say, in_sections
+from experiments.policies.learning import STEADY, Case, Evidence, Phases, Served, curves, exact_tables
+from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import DOCS
 from planner.node import PROGRAM
 
-#: Warm-up and traffic. A spiked warm-up took four times as long for a tenth of the sizes.
-EVIDENCE = {
-    "quiet": Evidence(0.03),
-    "spiked": Evidence(0.05, spikes=(0.01, 3.0), warm=(0.1, 4.0)),
-    "loud": Evidence(0.15),
-}
-NOISES = {"15 %": Evidence(0.15), "30 %": Evidence(0.30)}
-SEEDS = {1: 4, 2: 1}  # by workers: solving tables of two takes nearly all of the time
-COLD_LOADS, GAIN_LOADS = (0.3, 0.6, 0.85), (0.5, 0.7, 0.9)
-MINUTES = (1, 5)  # of live traffic, after which the gain is looked at
-LEAST_GAIN = 0.02  # of the exact table over `no_wait`, below which there is nothing to keep
-LOW, HIGH = 0.3, 0.9  # loads of bursts
-BURSTS_S, COLD_S, FIRST_S, WINDOW_S = 300.0, 90.0, 60.0, 5.0
+SEEDS = 2  # with one worker; with two, whose tables take seconds, half as many
+COLD_S, FIRST_S, WINDOW_S = 90.0, 60.0, 5.0
+MINUTE_S = 60.0
+LEAST_GAIN = 0.02  # of the exact table over `no_wait`, below which there is nothing to lose
+LOW, HIGH, BURSTS_S = 0.3, 0.9, 300.0  # the loads of bursts
 TRACE, TRACE_LOAD, REPEATED = DOCS / "azure-conversations.csv", 0.6, 5
 SLOWER = Phases((0.0, 60.0, 120.0), (1.0, 1.5, 1.0))
-SLOWER_LOAD = 0.5
+QUIET = Evidence(0.03)
+#: Batches three times as long among the calls, sizes four times as long in the warm-up.
+SPIKED = Evidence(0.05, spikes=(0.01, 3.0), warm=(0.1, 4.0))
+EVIDENCE = {"quiet": QUIET, "spiked": SPIKED, "loud": Evidence(0.15), "15 %": Evidence(0.15), "30 %": Evidence(0.30)}
 
 
 class Cell(NamedTuple):
+    """`kind`: of evidence, or of bursts."""
+
     curve: str
     workers: int
-    evidence: str
+    kind: str
     load: float
     seeds: int
 
+    @property
+    def profile(self) -> Profile:
+        return curves()[self.curve]
 
-def cold_cell(cell: Cell) -> Data:
+    def case(self, seconds: float, seed: int, slow: Phases = STEADY) -> Case:
+        """Steady traffic."""
+        rate = Phases((0.0,), (self.load * exact_tables(self.profile, self.workers).peak,))
+        evidence = EVIDENCE[self.kind]
+        return Case(self.profile, evidence, rate.arrivals(seconds, seed), rate, self.workers, slow, seed)
+
+
+Windows = Sequence[tuple[float, float]]  # from, to, in seconds
+
+
+def means(cases: Iterable[Case], names: Iterable[str], windows: Windows) -> dict[str, NDArray[np.float64]]:
+    """By way of serving: the mean latency of each window, the mean over the cases."""
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
+    for case in cases:
+        seconds = case.instants / 1e9
+        within = [(seconds >= begin) & (seconds < end) for begin, end in windows]
+        for name, each in found.items():
+            latency = Served(case, name).latency_ms()
+            each.append([float(latency[one].mean()) for one in within])
+    return {name: np.mean(each, axis=0) for name, each in found.items()}
+
+
+def cold(cell: Cell) -> Data:
     """Means over those of `exact` in the first minute and after it; the worst five seconds over those of `no_wait`."""
-    profile = curves()[cell.curve]
-    rate = Phases((0.0,), (cell.load * peak(profile, cell.workers),))
-    found: dict[str, list[list[float]]] = {how: [] for how in ("exact", "no_wait", "learned")}
-    starts = np.arange(0, COLD_S, WINDOW_S)
-    for seed in range(cell.seeds):
-        instants = rate.arrivals(COLD_S, seed)
-        case = Case(profile, EVIDENCE[cell.evidence], instants, rate, cell.workers, seed=seed)
-        for how, means in found.items():
-            latency = Served(case, how).latency_ms()
-            windows = [_mean(latency, instants, start, start + WINDOW_S) for start in starts]
-            means.append([_mean(latency, instants, 0, FIRST_S), _mean(latency, instants, FIRST_S, COLD_S), *windows])
-    exact, no_wait, learned = (np.mean(found[how], axis=0) for how in ("exact", "no_wait", "learned"))
-    return cell._asdict() | {
-        "exact_ms": exact[0], "first": learned[0] / exact[0], "after": learned[1] / exact[1],
-        "no_wait": no_wait[0] / exact[0], "five": max(learned[2:] / no_wait[2:]),
-        "five_exact": max(exact[2:] / no_wait[2:]),
-    }  # fmt: skip
+    windows = [(begin, begin + WINDOW_S) for begin in np.arange(0, COLD_S, WINDOW_S)]
+    cases = (cell.case(COLD_S, seed) for seed in range(cell.seeds))
+    by = means(cases, ("exact", "no_wait", "learned"), [(0, FIRST_S), (FIRST_S, COLD_S), *windows])
+    first, after, *fives = (by["learned"] / np.r_[by["exact"][:2], by["no_wait"][2:]]).tolist()
+    return {"first": first, "after": after, "five": max(fives), "exact": max(by["exact"][2:] / by["no_wait"][2:])}
 
 
-def gain_cell(cell: Cell) -> Data:
-    """The share kept of the gain of the exact table over `no_wait`, by minutes of traffic; nothing if that is small.
+def gain(cell: Cell) -> Data:
+    """The share lost of the gain of the exact table over `no_wait`, after one minute and five; {} if that is small.
 
-    The table in use is evaluated exactly on the true curve.
+    The table in use is evaluated on the true curve.
     """
-    profile = curves()[cell.curve]
-    rate = Phases((0.0,), (cell.load * peak(profile, 1),))
-    no_wait, exact = mean_ns(profile, rate.values[0], None), mean_ns(profile, rate.values[0], exact_tables(profile, 1))
-    kept: list[list[float]] = [[] for _ in MINUTES]
-    if no_wait < (1 + LEAST_GAIN) * exact:
-        return {}
+    profile, lost = cell.profile, []
     for seed in range(cell.seeds):
-        case = Case(profile, NOISES[cell.evidence], rate.arrivals(60.0 * MINUTES[-1], seed), rate, seed=seed)
+        case = cell.case(5 * MINUTE_S, seed)
+        every, exact = (mean_ns(case, one) for one in (None, exact_tables(profile, 1)))
+        if every < (1 + LEAST_GAIN) * exact:
+            return {}
         server = Served(case, "learned")
-        for minutes, shares in zip(MINUTES, kept, strict=True):
-            server.until(60.0 * minutes)
+        for minutes in (1, 5):
+            server.until(minutes * MINUTE_S)
             estimates = server.scheduler.states[PROGRAM].estimates
-            learned = mean_ns(profile, rate.values[0], estimates.control, estimates.scale)
-            shares.append((no_wait - learned) / (no_wait - exact))
-    kept_by = dict(zip(map(str, MINUTES), map(float, np.mean(kept, axis=1)), strict=True))
-    return cell._asdict() | {"gain": no_wait / exact - 1, "kept": kept_by}
+            lost.append((mean_ns(case, estimates.control, estimates.scale) - exact) / (every - exact))
+    return {"gain": every / exact - 1, "lost_1": float(np.mean(lost[::2])), "lost_5": float(np.mean(lost[1::2]))}
 
 
-def mean_ns(profile: Profile, rate: float, control: ControlTables | None, scale: float = 1.0) -> float:
-    """The exact mean latency of a table of one worker; None is `no_wait`. If it does not keep up, as bad as twice
-    `no_wait`."""
-    rows = range(1, profile.max_batch + 1)
-    every = [min(waiting, profile.max_batch) for waiting in range(129)]
+def mean_ns(case: Case, control: ControlTables | None, scale: float = 1.0) -> float:
+    """The mean latency of the table used on a device that seems `scale` times as slow; without one that of `no_wait`.
+
+    A table that does not keep up counts as twice that.
+    """
+    rate, times = case.rate.at(0), case.profile.batch_ns
     level = -1 if control is None else control.level(rate, scale)
     if control is None or level < 0:
-        return optimal.evaluate(profile.batch_ns, rate, every, pad=False).mean_ns
-    times = [profile.batch_ns[control.sizes[size - 1] - 1] for size in rows]
+        table = [min(waiting, len(times)) for waiting in range(129)]
+        return optimal.evaluate(times, rate, table, pad=False).mean_ns
     try:
-        return optimal.evaluate(times, rate, control.tables[level], pad=False).mean_ns
+        return optimal.evaluate(
+            [times[size - 1] for size in control.sizes], rate, control.tables[level], pad=False
+        ).mean_ns
     except ValueError:
-        return 2 * mean_ns(profile, rate, None)
+        return 2 * mean_ns(case, None)
 
 
-def burst_cell(cell: Cell) -> Data:
+def bursts(cell: Cell) -> Data:
     """Means after the first minute, over those of `told`."""
-    profile = curves()[cell.curve]
-    cases = (bursts(profile, cell.evidence, seed) for seed in range(cell.seeds))
-    return cell._asdict() | over_told(cases, [(FIRST_S, float("inf"))])
+    cases = (burst(cell.profile, cell.kind, seed) for seed in range(cell.seeds))
+    by = means(cases, ("told", "exact", "learned"), [(FIRST_S, float("inf"))])
+    return {"mean": float(by["learned"][0] / by["told"][0]), "exact": float(by["exact"][0] / by["told"][0])}
 
 
-def bursts(profile: Profile, traffic: str, seed: int) -> Case:
+def burst(profile: Profile, kind: str, seed: int) -> Case:
     """One worker under such traffic."""
-    evidence, random = EVIDENCE["quiet"], np.random.default_rng([seed, 4])
-    if traffic == "trace":
-        return traced(profile, evidence, seed)
+    if kind == "trace":
+        return traced(profile, seed)
     count = round(BURSTS_S / 2)  # more than enough
-    dwells = random.exponential(5.0, count) if traffic == "two rates" else np.full(count, 10.0)
-    begins = np.concatenate([[0.0], dwells.cumsum()])
+    dwells = np.full(count, 10.0) if kind == "square" else np.random.default_rng([seed, 4]).exponential(5.0, count)
+    begins = np.r_[0.0, dwells.cumsum()]
     begins = begins[begins < BURSTS_S]
-    rates = [(LOW, HIGH)[number % 2] * profile.peak for number in range(len(begins))]
-    rate = Phases(tuple(begins.tolist()), tuple(rates))
-    return Case(profile, evidence, rate.arrivals(BURSTS_S, seed), rate, seed=seed)
+    rates = np.resize([LOW * profile.peak, HIGH * profile.peak], len(begins))
+    rate = Phases(tuple(begins.tolist()), tuple(rates.tolist()))
+    return Case(profile, QUIET, rate.arrivals(BURSTS_S, seed), rate, seed=seed)
 
 
-def traced(profile: Profile, evidence: Evidence, seed: int) -> Case:
+def traced(profile: Profile, seed: int) -> Case:
     """The trace again and again, on a device so slow that it is at its load. `told` knows the means of two seconds."""
-    with TRACE.open(encoding="utf-8") as lines:
-        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-        offsets = np.array([float(row["offset_s"]) for row in rows])
+    offsets = np.loadtxt(TRACE, delimiter=",", usecols=0)
     seconds = 2 * float(np.ceil(offsets[-1] / 2))
     counts = np.histogram(offsets, np.arange(0, seconds + 1, 2))[0]
-    begins = 2.0 * np.arange(REPEATED * len(counts))
-    rate = Phases(tuple(begins.tolist()), tuple((np.tile(counts, REPEATED) / 2).tolist()))
+    rates = np.tile(counts / 2, REPEATED)
+    rate = Phases(tuple(2.0 * number for number in range(len(rates))), tuple(rates.tolist()))
     instants = np.concatenate([offsets + seconds * again for again in range(REPEATED)])
-    slow = profile.scaled(PEAK / (len(offsets) / seconds / TRACE_LOAD))
-    return Case(slow, evidence, np.rint(instants * 1e9).astype(np.int64), rate, seed=seed)
+    slow = profile.scaled(profile.peak * TRACE_LOAD * seconds / len(offsets))
+    return Case(slow, QUIET, np.rint(instants * 1e9).astype(np.int64), rate, seed=seed)
 
 
-def slower_cell(cell: Cell) -> Data:
+def slower(cell: Cell) -> Data:
     """Means from five seconds after each change on, over those of `told`."""
-    profile = curves()[cell.curve]
-    rate = Phases((0.0,), (cell.load * peak(profile, cell.workers),))
-    evidence, ends = EVIDENCE[cell.evidence], 3 * FIRST_S
-    cases = (
-        Case(profile, evidence, rate.arrivals(ends, seed), rate, cell.workers, SLOWER, seed)
-        for seed in range(cell.seeds)
-    )
-    begins = SLOWER.begins[1:]
-    return cell._asdict() | over_told(cases, [(begin + WINDOW_S, begin + FIRST_S) for begin in begins])
+    _, change, back = SLOWER.begins
+    ends = 2 * back - change
+    cases = (cell.case(ends, seed, SLOWER) for seed in range(cell.seeds))
+    by = means(cases, ("told", "learned"), [(change + WINDOW_S, back), (back + WINDOW_S, ends)])
+    slow, after = (by["learned"] / by["told"]).tolist()
+    return {"slow": slow, "back": after}
 
 
-def over_told(cases: Iterable[Case], windows: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
-    """By policy and window: the mean over that of `told`, each the mean over the cases."""
-    means: dict[str, list[list[float]]] = {how: [] for how in ("told", "exact", "no_wait", "learned")}
-    for case in cases:
-        for how, found in means.items():
-            latency = Served(case, how).latency_ms()
-            found.append([_mean(latency, case.instants, *window) for window in windows])
-    told = np.mean(means["told"], axis=0)
-    return {how: (np.mean(found, axis=0) / told).tolist() for how, found in means.items()}
+class Section(NamedTuple):
+    """`targets`: by figure, its name and the most that it may be."""
+
+    title: str
+    work: Callable[[Cell], Data]
+    workers: Sequence[int]
+    kinds: Sequence[str]
+    loads: Sequence[float]
+    targets: dict[str, tuple[str, float]]
 
 
-def _mean(latency: NDArray[np.float64], instants: Instants, begin: float, end: float) -> float:
-    seconds = instants / 1e9
-    return float(latency[(seconds >= begin) & (seconds < end)].mean())
+_COLD = {"first": ("first minute", 1.15), "after": ("then", 1.03), "five": ("worst 5 s over `no_wait`", 1.03)}
+_COLD_KINDS, _COLD_LOADS = ("quiet", "spiked", "loud"), (0.3, 0.6, 0.85)
+SECTIONS = {
+    "cold": Section("A cold start", cold, (1,), _COLD_KINDS, _COLD_LOADS, _COLD),
+    "two": Section("with two workers", cold, (2,), _COLD_KINDS, _COLD_LOADS, _COLD),
+    "gain": Section(
+        "Gain lost", gain, (1,), ("15 %", "30 %"), (0.5, 0.7, 0.9),
+        {"lost_1": ("after 1 min", 0.2), "lost_5": ("after 5 min", 0.2)},
+    ),
+    "bursts": Section("Bursts", bursts, (1,), ("two rates", "square", "trace"), (0.6,), {"mean": ("mean", 1.10)}),
+    "slower": Section(
+        "A slower device", slower, (1, 2), ("spiked",), (0.5,), {"slow": ("slow", 1.05), "back": ("back", 1.05)}
+    ),
+}  # fmt: skip
 
 
-# sections
+def worked(given: tuple[str, Cell]) -> Data:
+    name, cell = given
+    found = SECTIONS[name].work(cell)
+    return {**cell._asdict(), **found} if found else {}
 
 
-def cold(say: Say) -> Data:
-    """a start under traffic that never pauses"""
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each case with one worker [{SEEDS}]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
     given = [
-        Cell(curve, workers, evidence, load, SEEDS[workers])
-        for workers in SEEDS for curve in curves() for evidence in EVIDENCE for load in COLD_LOADS
+        (name, Cell(curve, workers, kind, load, max(1, chosen.seeds // workers)))
+        for name, one in SECTIONS.items()
+        for workers in one.workers for curve in curves() for kind in one.kinds for load in one.loads
     ]  # fmt: skip
-    return {"cells": spread(cold_cell, given, say)}
+    data: Data = {name: [] for name in SECTIONS}
+    for (name, _), found in zip(given, spread(worked, given, run.say), strict=True):
+        data[name] += [found] if found else []
+    return data
 
 
-def gain(say: Say) -> Data:
-    """the gain kept with much noise"""
-    given = [
-        Cell(curve, 1, noise, load, SEEDS[1]) for curve in curves() for noise in NOISES for load in GAIN_LOADS
-    ]  # fmt: skip
-    return {"cells": [cell for cell in spread(gain_cell, given, say) if cell]}
-
-
-def uneven(say: Say) -> Data:
-    """bursts"""
-    kinds = ("two rates", "square", "trace")
-    return {
-        "cells": spread(burst_cell, [Cell(curve, 1, kind, 0.6, SEEDS[1]) for kind in kinds for curve in curves()], say)
-    }
-
-
-def slower(say: Say) -> Data:
-    """a device that is slower for a minute"""
-    given = [Cell(curve, workers, "spiked", SLOWER_LOAD, SEEDS[workers]) for workers in SEEDS for curve in curves()]
-    return {"cells": spread(slower_cell, given, say)}
-
-
-SECTIONS = {"cold": cold, "gain": gain, "bursts": uneven, "slower": slower}
-
-
-# the page
-
-
-class Target(NamedTuple):
-    """`key`: of a cell's figures. `index`: into a list or an object that it is."""
-
-    section: str
-    name: str
-    key: str
-    limit: float
-    index: Any = None
-
-    def of(self, cell: Data) -> float:
-        value = cell[self.key]
-        return float(value if self.index is None else value[self.index])
-
-    def met(self, cell: Data) -> bool:
-        return self.of(cell) >= self.limit if self.key == "kept" else self.of(cell) <= self.limit
-
-    def worst(self, cells: Sequence[Data]) -> Data:
-        return (min if self.key == "kept" else max)(cells, key=self.of)
-
-    def text(self, cell: Data) -> str:
-        return f"{self.of(cell):.0%}" if self.key == "kept" else f"{self.of(cell):.3f}"
-
-
-TARGETS = (
-    Target("cold", "first minute", "first", 1.15),
-    Target("cold", "then", "after", 1.03),
-    Target("cold", "worst 5 s over `no_wait`", "five", 1.03),
-    Target("gain", "after 1 min", "kept", 0.8, "1"),
-    Target("gain", "after 5 min", "kept", 0.8, "5"),
-    Target("bursts", "over `told`", "learned", 1.10, 0),
-    Target("slower", "slow", "learned", 1.05, 0),
-    Target("slower", "back", "learned", 1.05, 1),
-)
-
-
-def where(cell: Data) -> str:
-    several = ", two workers" if cell["workers"] > 1 else ""
-    return f"{cell['curve']}, {cell['evidence']}, {cell['load']:g}{several}"
-
-
-def reached(target: Target, cells: Sequence[Data]) -> str:
-    """How many reach the target, and the worst."""
-    return f"{sum(map(target.met, cells))} of {len(cells)}, {target.text(target.worst(cells))}"
+def reached(cells: Sequence[Data], key: str, limit: float) -> str:
+    """How many of them reach a target, and the worst."""
+    return f"{sum(cell[key] <= limit for cell in cells)} of {len(cells)}, {max(cell[key] for cell in cells):.3f}"
 
 
 def missed(data: Data) -> list[str]:
     found = []
-    for target in TARGETS:
-        cells = data[target.section]["cells"]
-        if not all(map(target.met, cells)):
-            worst = target.worst(cells)
-            found.append(f"{target.section}, {target.name}: {reached(target, cells)} ({where(worst)})")
+    for section, one in SECTIONS.items():
+        for key, (name, limit) in one.targets.items():
+            worst = max(data[section], key=lambda cell: float(cell[key]))
+            if worst[key] > limit:
+                where = f"{worst['curve']}, {worst['kind']}, {worst['load']:g}, workers: {worst['workers']}"
+                found.append(f"{one.title}, {name}: {reached(data[section], key, limit)} ({where}); at most {limit:g}")
     return found
 
 
 PAGE = Page("learned", __name__, missed)
-EXPERIMENT = in_sections(PAGE, "experiments.policies.learned", __doc__, SECTIONS)
+EXPERIMENT = Experiment(PAGE, "experiments.policies.learned", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -122,7 +122,6 @@ class Learner(Recorder):
         super().__init__(device)
         self._due = Due()
         self._solved: ControlTables | None = None
-        self.solutions = 0
 
     def tick(self, now: int) -> None:
         super().tick(now)
@@ -134,7 +133,6 @@ class Learner(Recorder):
             known = curve.learned()
             if self._due.begin([curve], known.errors, now):
                 self._solved = control.solve(known, workers=len(self.device.workers))
-                self.solutions += 1
 
 
 class Told(Recorder):
@@ -154,11 +152,6 @@ class Told(Recorder):
 @lru_cache(maxsize=64)
 def exact_tables(profile: Profile, workers: int) -> ControlTables:
     return control.solve(profile, workers=workers)
-
-
-def peak(profile: Profile, workers: int) -> float:
-    """Rows per second at best."""
-    return exact_tables(profile, workers).peak
 
 
 @dataclass(frozen=True)
