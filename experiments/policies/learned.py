@@ -25,7 +25,7 @@ from loadtest.common.page import Page
 from loadtest.common.paths import DOCS
 from planner.node import PROGRAM
 
-SEEDS = 2  # with one worker; with two, whose tables take seconds, half as many
+SEEDS = 4  # with one worker; with two, whose tables take seconds, half as many
 COLD_S, FIRST_S, WINDOW_S = 90.0, 60.0, 5.0
 MINUTE_S = 60.0
 LEAST_GAIN = 0.02  # of the exact table over `no_wait`, below which there is nothing to lose
@@ -204,7 +204,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         for name, one in SECTIONS.items()
         for workers in one.workers for curve in curves() for kind in one.kinds for load in one.loads
     ]  # fmt: skip
-    data: Data = {name: [] for name in SECTIONS}
+    data: Data = {"seeds": chosen.seeds, **{name: [] for name in SECTIONS}}
     for (name, _), found in zip(given, spread(worked, given, run.say), strict=True):
         data[name] += [found] if found else []
     return data

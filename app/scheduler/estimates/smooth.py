@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 
 
 def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (4)."""
+    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (2)."""
     if len(known) < _NEIGHBOURS:  # too few to tell a bump from the curve
         return {size: one.ns for size, one in known.items()}
     found = {}
@@ -51,7 +51,7 @@ def measured_once(times: Mapping[int, float]) -> dict[int, float]:
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """The smooth curve at each known size (3)."""
+    """The smooth curve at each known size (1)."""
     sizes = sorted(known)
     trust = {size: 1 / known[size].error ** 2 for size in sizes}
     for _ in range(_ROUNDS):
