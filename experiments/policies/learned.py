@@ -176,7 +176,7 @@ _COLD = {"first": ("first minute", 1.15), "after": ("then", 1.03), "five": ("wor
 _COLD_KINDS, _COLD_LOADS = ("quiet", "spiked", "loud"), (0.3, 0.6, 0.85)
 SECTIONS = {
     "cold": Section("A cold start", cold, (1,), _COLD_KINDS, _COLD_LOADS, _COLD),
-    "two": Section("with two workers", cold, (2,), _COLD_KINDS, _COLD_LOADS, _COLD),
+    "two": Section("With two workers", cold, (2,), ("spiked",), _COLD_LOADS, _COLD),
     "gain": Section(
         "Gain lost", gain, (1,), ("15 %", "30 %"), (0.5, 0.7, 0.9),
         {"lost_1": ("after 1 min", 0.2), "lost_5": ("after 5 min", 0.2)},

@@ -61,7 +61,7 @@ class Evidence:
 
     def warmed_up(self, profile: Profile, seed: int) -> Profile:
         """What a server knows when it is ready: no times of units that run at once."""
-        taken = profile.batch_ns * self._drawn(profile.max_batch, [seed, 1], self.warm)
+        taken = np.array(profile.batch_ns) * self._drawn(profile.max_batch, [seed, 1], self.warm)
         smooth = measured_once(dict(enumerate(taken.tolist(), 1))).values()
         return Profile(tuple(max(1, round(ns)) for ns in smooth), errors=(ONCE,) * profile.max_batch)
 
