@@ -19,7 +19,7 @@ from app.scheduler.estimates.speed import LEAST_NOISE, Speed
 FLOOR = 0.005  # smallest error: repeating does not average out everything
 _SEEN = 1024  # batches of a size that count, at most
 _FAR = 2.5  # standard deviations that one batch counts as off, at most
-_IN_A_ROW = 3  # batches of a size that are far off
+_IN_A_ROW, _APART = 3, 8  # batches of a size that are far off; batches of any size between: other work comes in bursts
 _MOVED = 2.0  # standard errors by which a size must change, for tables to be solved again
 _SURER = 0.5  # or its error must fall to this part of the old one
 _LEAST_MOVED = 0.02  # smaller changes hardly change a table
@@ -35,8 +35,8 @@ class Curve:
     """
 
     __slots__ = (
-        "_planned", "_surprised", "_tables", "_used", "_variance", "by_length", "handover", "lengths", "profile",
-        "speed",
+        "_last", "_planned", "_surprised", "_tables", "_used", "_variance", "by_length", "handover", "lengths",
+        "profile", "speed",
     )  # fmt: skip
 
     def __init__(self, profile: Profile, most: int = 1) -> None:
@@ -47,6 +47,7 @@ class Curve:
         self.by_length = [] if profile.guessed_lengths else [(at, [*map(float, ns)]) for at, ns in profile.by_length]
         self._variance = [max(FLOOR, error) ** 2 for error in profile.errors]
         self._surprised = [0] * len(self._variance)  # batches in a row that were far off, negative: too fast
+        self._last = [-_APART] * len(self._variance)  # when the last of them ran, in batches
         self.speed = Speed(profile, most)
         self.handover = Handover(profile.handover_ns)
         self._planned = 1.0  # observed over `batch_ns`, whatever the length
@@ -171,12 +172,15 @@ class Curve:
         self._variance[index] = max(variance * (1 - gain), self.speed.noise / _SEEN)
 
     def _find_wrong(self, index: int, off: float, *, surprise: bool) -> None:
-        """Several batches of a size in a row that are far off are no noise: what was known of it before is wrong."""
+        """Batches of a size in a row that are far off, and apart, are no noise: what was known of it is wrong."""
         row = self._surprised[index]
-        if not surprise or self.speed.changing:
+        if surprise and self.speed.changing:
+            return
+        if not surprise:
             row = 0
-        else:
+        elif self.speed.batches - self._last[index] >= _APART:
             row = max(1, row + 1) if off > 0 else min(-1, row - 1)
+            self._last[index] = self.speed.batches
         if row in (_IN_A_ROW, -_IN_A_ROW):
             self._variance[index] += off * off
             row = 0

@@ -17,6 +17,8 @@ _STEP = 0.005  # by how much the speed changes from one batch to the next, usual
 _DOUBT = 0.1  # of the speed, at first
 _BESIDE, _BESIDE_MEASURED = 0.25, 0.05  # of the slowdown by other units, at first: guessed, measured
 _FORGOTTEN = 1e-4  # growth of the square of that for each window without units beside others
+_CROWDED, _MOSTLY = 16, 0.7  # batches in a row that were beside others for so much of their time
+_UNKNOWN = 0.06  # error of the slowdown above which a batch alone is worth what it costs
 _RETURN = 0.1  # share of the way back to the undisturbed speed for each window in which no batch ran
 
 
@@ -29,8 +31,8 @@ class Speed:
     """
 
     __slots__ = (
-        "_alone", "_batches", "_beside", "_both", "_of_alone", "_of_beside", "_seen", "_tried", "changing", "drift",
-        "noise", "scale", "slower",
+        "_alone", "_beside", "_both", "_company", "_of_alone", "_of_beside", "_seen", "_tried", "batches", "changing",
+        "drift", "noise", "scale", "slower",
     )  # fmt: skip
 
     def __init__(self, profile: Profile, most: int) -> None:
@@ -42,12 +44,17 @@ class Speed:
         self._of_alone, self._both = _DOUBT**2, 0.0  # covariances
         doubt = _BESIDE_MEASURED if profile.concurrency_ns else _BESIDE
         self._of_beside = doubt**2 if profile.errors and most > 1 else 0.0
-        self._batches = 0
+        self.batches = self._company = 0
         self._seen = self._tried = False
 
     @property
     def beside_error(self) -> float:
         return sqrt(self._of_beside)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether all recent batches ran beside others, so that their speed alone is unknown: one should run alone."""
+        return self._company >= _CROWDED and self._of_beside > _UNKNOWN**2
 
     def variance(self, share: float) -> float:
         """Of the estimate of a batch that is beside others for this share of its time."""
@@ -61,6 +68,7 @@ class Speed:
         self._of_alone -= first * first / total
         self.scale = exp(self._alone)
         self._tried = self._tried or share > 0
+        self._company = self._company + 1 if share > _MOSTLY else 0
         if self._of_beside:
             self._beside += second / total * off
             self._both -= first * second / total
@@ -73,8 +81,8 @@ class Speed:
 
     def measure_noise(self, off: float, total: float) -> None:
         """A batch was `off`, where the variance `total` was expected of that."""
-        self._batches += 1
-        weight = max(_COMMON, 1 / (_BEFORE + self._batches))
+        self.batches += 1
+        weight = max(_COMMON, 1 / (_BEFORE + self.batches))
         noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
         self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
 

@@ -66,7 +66,11 @@ def solve(
     cost = process.latency_cost()
     least, idle_rounds, lowest = np.inf, 0, table
     for _ in range(_ROUNDS):
-        average, value = process.evaluate(table, cost[:, None, :])
+        try:
+            average, value = process.evaluate(table, cost[:, None, :])
+        except np.linalg.LinAlgError:  # the table given does not keep up in some states
+            table = every
+            average, value = process.evaluate(table, cost[:, None, :])
         gains = process.improve(value[:, 0], average[0], cost)
         if any(errors):
             doubt = process.doubt(value[:, 0], average[0], np.asarray(errors))

@@ -93,6 +93,8 @@ class Adaptive(Policy):
                 return boundary.decide(offer, neighbours, now)
             if 0 < neighbours.downstream < offer.full:
                 return boundary.join(offer, neighbours) if window is None else _follow(offer, window, neighbours)
+        if offer.estimates.latency[0].speed.crowded and (until := _alone_from(offer, now)) > now:
+            return Hold(until)
         estimates, waiting = offer.estimates, offer.waiting
         control, planned, level = estimates.control, waiting, -1
         if control is not None and not (control.workers > 1 and offer.shared()):
@@ -116,6 +118,14 @@ class Adaptive(Policy):
             workers = free if control is None else control.workers
             return _picked(offer, window, min(len(offer.usable), free, workers), now)
         return _cut(rows, offer, window, Formed.TABLE if level >= 0 and rows < waiting else Formed.IDLE)
+
+
+def _alone_from(offer: Offer, now: int) -> int:
+    """Of two workers: when the other one's unit is predicted to end, or a row is due before; `now` if none runs."""
+    if offer.workers.most != 2 or offer.shared():
+        return now
+    ends = [unit.forecast.begins + unit.forecast.predicted for unit in offer.others()]
+    return min(offer.due(now), max(ends, default=now))
 
 
 def column_of(offer: Offer, control: ControlTables, now: int) -> int:

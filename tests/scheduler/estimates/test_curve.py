@@ -46,10 +46,12 @@ def served(
 ) -> Curve:
     """Batches of all sizes have run; now and then one takes four times as long."""
     draw = random.Random(seed)
-    for _ in range(batches):
+    for number in range(batches):
         size = draw.randint(1, len(times))
         slow = draw.gammavariate(noise**-2, noise**2) * (4 if draw.random() < spikes else 1)
         curve.observe(size, round(times[size - 1] * slow))
+        if not number % 40:
+            curve.tick()
     return curve
 
 
@@ -75,7 +77,7 @@ class TestSizes:
         assert max(curve.errors()) <= most
 
     def test_what_was_thought_to_be_known_well_is_learned_again(self) -> None:
-        """Three batches in a row that are far off cannot be noise."""
+        """Three batches that are far off, in a row and apart, cannot be noise."""
         curve = served(Curve(Profile(WRONG, errors=(0.01,) * 8)), TRUE, 1_600, 0.05)
         assert off(curve, TRUE) <= 0.08
 
@@ -186,6 +188,22 @@ class TestAtOnce:
         curve = self.served(1.0, 2.0, (1.0,))
         assert curve.predict(1, 2) == pytest.approx(2 * MS, rel=0.05)
         assert curve.speed.beside_error > 0.02
+
+    def test_a_batch_alone_is_asked_for_while_what_others_cost_is_unknown(self) -> None:
+        curve = Curve(Profile((MS,), errors=(0.02,)), 2)
+        for _ in range(15):
+            curve.observe(1, MS, 2, others=1.0)
+        assert not curve.speed.crowded
+        curve.observe(1, MS, 2, others=1.0)
+        assert curve.speed.crowded
+        curve.observe(1, MS, 1, others=0.0)
+        assert not curve.speed.crowded
+        for _ in range(200):
+            curve.observe(1, MS, 2, others=1.0)
+            curve.observe(1, MS, 1, others=0.0)
+        for _ in range(20):
+            curve.observe(1, MS, 2, others=1.0)
+        assert not curve.speed.crowded  # by now it is known
 
     def test_of_several_others_their_mean_number_counts(self) -> None:
         """Three at once are profiled twice as slow, and are three times so."""
