@@ -17,6 +17,7 @@ _NEIGHBOURS = 7  # sizes in a local line, at least
 _SHARE = 3  # and at least a third of all
 _ROUNDS = 3  # of robust weights
 _FAR = 6.0  # median residuals beyond which a size has no weight (Cleveland's)
+_LEAST_SPREAD = 0.01  # mean square distance of sizes, in rows, below which a line has no slope
 _LEAST_FAR = 0.01  # of the curve: closer residuals never lose weight
 
 
@@ -90,5 +91,6 @@ def _line_at(size: int, sizes: Sequence[int], known: Mapping[int, Estimate], tru
     level = sum(weight * known[one].ns for weight, one in zip(weights, near, strict=True)) / total
     square = sum(weight * (one - middle) ** 2 for weight, one in zip(weights, near, strict=True))
     rise = sum(weight * (one - middle) * known[one].ns for weight, one in zip(weights, near, strict=True))
-    slope = max(0.0, rise / square) if square else 0.0
+    # If hardly more than one size counts, there is no slope: rounding alone would make one.
+    slope = max(0.0, rise / square) if square > _LEAST_SPREAD * total else 0.0
     return max(level + slope * (size - middle), level / 2)  # bounded, because a steep line could cross 0

@@ -39,6 +39,16 @@ def test_where_evidence_is_weak_more_rows_never_take_less_time() -> None:
     assert found[0] < found[-1]
 
 
+def test_a_line_through_one_size_that_counts_has_no_slope() -> None:
+    """What robust weights leave of the others is rounding."""
+    alone = (15942179, 11048323, 19260268, 23809937, 16144686, 20489345, 22e6, 24e6, 26e6, 28e6, 30e6, 32e6)
+    for scale in (1.0, 1.277, 3.1):
+        for error in (0.01, 0.06, 0.25):
+            found = drawn({size: Estimate(scale * ns, error) for size, ns in enumerate(alone, 1)})
+            assert max(found.values()) < 2 * scale * max(alone)
+    assert smoothed({1: Estimate(10.0, 1e-9), **{n: Estimate(20.0 + n, 10.0) for n in range(2, 12)}})[11] < 100
+
+
 def test_few_sizes_are_left_as_they_were_measured() -> None:
     assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
     assert drawn({}) == {}
