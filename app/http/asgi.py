@@ -125,7 +125,7 @@ class HttpApp:
         url = scope.get("raw_path") or scope["path"].encode()
         request = Request(carrier, self.resources, route, url, headers)
         request.method, request.path = scope["method"], scope["path"]
-        watching, begun = None, False
+        watching, begun, health = None, False, scope["state"]["health"]
         try:
             request.begin()
             await self._bring_body(request, receive)
@@ -136,7 +136,7 @@ class HttpApp:
                     continue
                 if not begun:
                     begun = True
-                    lines = header_list(part.head, request.health.closing)
+                    lines = header_list(part.head, health.closing)
                     await send({"type": "http.response.start", "status": 200, "headers": lines})
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 part.sent()
@@ -145,7 +145,7 @@ class HttpApp:
                 watching.cancel()
             request.on_disconnect()  # does nothing if it is answered
         status, head, body = part
-        closes = request.closes or request.health.closing
+        closes = request.closes or health.closing
         if begun:
             await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
         elif closes and not request.body_complete:

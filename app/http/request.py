@@ -61,11 +61,18 @@ class Request(Exchange):
     reader counts its bytes. `lines`: header lines for the answer, whatever it is.
     """
 
-    __slots__ = (
-        "_coroutine", "_pending", "arrived", "body", "catalog", "declared", "full", "headers", "held", "klass", "lines",
-        "method", "most_held", "options", "outcome", "path", "request_id", "resources", "route", "rows", "served",
-        "url",
-    )  # fmt: skip
+    # Defaults are the class's, not assigned for each request.
+    method, path = "POST", ""  # ASGI has its own
+    options = NO_OPTIONS  # from the query string
+    lines = b""
+    served: Served | None = None
+    klass = ""  # the model's default
+    full = False  # the queue of the default class is full, but the body may name the other class
+    rows = 0  # not known yet
+    outcome: Answer | BaseException | None = None  # what the response says
+    held = 0  # bytes of the body that count as held
+    most_held = 0  # bytes that all bodies may hold together with this one
+    _pending: Pending | None = None
 
     def __init__(
         self,
@@ -77,7 +84,7 @@ class Request(Exchange):
         declared: int | None = None,
         body: bytes | None = None,
     ) -> None:
-        super().__init__(connection)
+        self.connection = connection
         if body is not None:
             self.body_complete = True
         self.arrived = time.monotonic_ns()
@@ -91,17 +98,6 @@ class Request(Exchange):
         self.request_id: bytes = (client_request_id(headers) if b"x-request-id" in headers else None) or (
             resources.id_format % next(resources.ids)
         )
-        self.method, self.path = "POST", ""  # ASGI has its own
-        self.options = NO_OPTIONS  # from the query string
-        self.lines = b""
-        self.served: Served | None = None
-        self.klass = ""  # the model's default
-        self.full = False  # the queue of the default class is full, but the body may name the other class
-        self.rows = 0  # not known yet
-        self.outcome: Answer | BaseException | None = None  # what the response says
-        self.held = 0  # bytes of the body that count as held
-        self.most_held = 0  # bytes that all bodies may hold together with this one
-        self._pending: Pending | None = None
         self._coroutine: Coroutine[Pending, Any, Response] | None = resources.handler(self)
 
     @property

@@ -28,12 +28,12 @@ NUMBERS = {
 
 
 #: A letter of true and false that no number has: searching one byte is 100 times as fast as a word.
-_IN_TRUE, _IN_FALSE = b"rl"
+IN_TRUE, IN_FALSE = b"rl"
 
 
 def has_bools(text: bytes) -> bool:
     """Whether a JSON text contains true or false, even within a string."""
-    return (_IN_TRUE in text and b"true" in text) or (_IN_FALSE in text and b"false" in text)
+    return (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ class Taken(Exchange):
     """An exchange that the test answers."""
 
     def __init__(self, connection: Carrier, body: bytes | None, full: bool) -> None:
-        super().__init__(connection)
+        self.connection = connection
         self.body = None if full else body
         self.body_complete = body is not None
         self.full = full

@@ -24,7 +24,7 @@ from app.http.codecs.v2_decode import (
     too_much_json,
     why_not_json,
 )
-from app.values.tensors import check_finite, has_bools, packer, to_json
+from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
@@ -63,7 +63,7 @@ class V2(Codec):
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(why_not_json(text, exc)) from None
-        bools = has_bools(text)
+        bools = (IN_TRUE in text or IN_FALSE in text) and has_bools(text)
         if not bools and length is None:
             plain = _decode_plain(request, info)
             if plain is not None:

@@ -30,7 +30,7 @@ _CLOSE = b"connection: close\r\n"
 class Carrier(Protocol):
     """What an exchange needs to send its answer: HttpProtocol or AsgiCarrier."""
 
-    #: The state of the application's lifespan.
+    #: The state of the application's lifespan. While `closing` of its `health` is set, answers close connections.
     app_state: dict[str, Any]
     #: Address and port of the other side, where it has them.
     client: Any
@@ -52,21 +52,13 @@ class _NoEvent:
 class Exchange(ABC):
     """One request and its answer. It has the attributes that uvicorn's code uses of a RequestResponseCycle."""
 
-    __slots__ = (
-        "body_complete", "closes", "connection", "disconnected", "drops_body", "health", "keep_alive",
-        "response_complete",
-    )  # fmt: skip
-
     message_event: ClassVar[_NoEvent] = _NoEvent()
 
-    def __init__(self, connection: Carrier) -> None:
-        self.connection = connection
-        #: If its `closing` is set when the answer is written, the connection closes.
-        self.health = connection.app_state["health"]
-        self.keep_alive = True
-        self.disconnected = self.response_complete = self.body_complete = False
-        self.drops_body = False  # the answer is a refusal that waits for its turn
-        self.closes = False  # the connection closes after the answer
+    connection: Carrier
+    keep_alive = True
+    disconnected = response_complete = body_complete = False
+    drops_body = False  # the answer is a refusal that waits for its turn
+    closes = False  # the connection closes after the answer
 
     @abstractmethod
     def begin(self) -> None:
@@ -271,7 +263,7 @@ class HttpProtocol(PatchedProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._default_lines[0]:  # uvicorn makes a new list every second, for the date
             self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
-        if closing := self._last or not exchange.keep_alive or exchange.closes or exchange.health.closing:
+        if closing := self._last or not exchange.keep_alive or exchange.closes or self.app_state["health"].closing:
             head += _CLOSE
         self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
         exchange.response_complete = True
