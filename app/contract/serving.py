@@ -49,14 +49,6 @@ class Lease(Protocol):
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...
 
-    def write(self, index: int, values: Array | memoryview) -> None:
-        """Write input number `index` of the client's inputs: an array [rows, ...], or the bytes of one.
-
-        The values are copied, except for BYTES inputs and inputs without a largest length: their arrays are kept until
-        the call has ended, so they must not change.
-        """
-        ...
-
     def submit(self, waiter: Waiter) -> None:
         """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
         ...
@@ -136,9 +128,12 @@ class Served(Protocol):
         ...
 
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
-        """Take slots for the call's rows; they are not written yet. `arrived_ns`: monotonic; now if None.
+        """Take slots for the call's rows, and write its arrays to them. `arrived_ns`: monotonic; now if None.
 
-        Raises what `admit` raises, and BadRequest for a parameter that the model refuses.
+        The values are copied, except for BYTES inputs and inputs without a largest length: their arrays are kept until
+        the call has ended, so they must not change.
+
+        Raises what `admit` raises, and BadRequest for a value or a parameter that the model refuses.
         """
         ...
 

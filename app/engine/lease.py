@@ -14,7 +14,7 @@ from itertools import count, repeat
 from types import coroutine
 from typing import Any, Protocol
 
-from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Pending, Waiter
+from app.contract import CLASSES, Answer, FinishedBatch, Model, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
@@ -24,7 +24,6 @@ from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Klass, Reason, Row
-from app.values.ranges import check_range
 
 log = logging.getLogger("starling.engine")
 
@@ -106,13 +105,6 @@ class Lease(CallWithOutputs):
         self._differ = True
         for row, lengths in zip(self.rows, zip(*own.values(), strict=True), strict=True):
             row.length = max(lengths)
-
-    def write(self, index: int, values: Array | memoryview) -> None:
-        """Write input number `index` of the client's inputs; see contract.Lease."""
-        pool = self._placed.pool
-        if pool.specs[index].ranged:
-            check_range(pool.specs[index], values)
-        pool.write(self.slots, index, values, self._lengths)
 
     @coroutine
     def run(self) -> Generator[Pending, Any, Answer]:

@@ -19,6 +19,7 @@ from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
+from app.values.ranges import check_range
 
 log = logging.getLogger("starling.engine")
 
@@ -139,7 +140,7 @@ class ServedModel:
         return NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)
 
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
-        """Take slots; see contract.Served."""
+        """Take slots and write the inputs to them; see contract.Served."""
         intake, read, rows, lengths = self.intake, self.model.read_parameters, asked.rows, asked.lengths
         if read is not None:
             read(asked.parameters or {})
@@ -154,16 +155,25 @@ class ServedModel:
         service = self._klasses[asked.klass]
         if deadline is not None or not self.has_room(asked.klass, rows):
             self.admit(rows, asked.klass, deadline, priority)
+        pool = self.pool
         try:
-            slots = self.pool.take(rows)
+            slots = pool.take(rows)
         except MemoryError:  # rows of calls that have left are still being copied to the device
             raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
+        try:
+            if lengths:
+                pool.set_lengths(slots, asked.own_lengths or lengths)
+            if read is not None:
+                for slot in slots:
+                    pool.parameters[slot] = asked.parameters
+            for index, values in enumerate(asked.arrays):
+                if pool.specs[index].ranged:
+                    check_range(pool.specs[index], values)
+                pool.write(slots, index, values, lengths)
+        except BaseException:
+            self.give_back(slots)
+            raise
         self.reserved[service] += rows
-        if lengths:
-            self.pool.set_lengths(slots, asked.own_lengths or lengths)
-        if read is not None:
-            for slot in slots:
-                self.pool.parameters[slot] = asked.parameters
         lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
         lease.end_by = end_by
         if asked.own_lengths:

@@ -225,15 +225,13 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
         klass = call.klass or batching.default_class
         check_permitted(key, klass, call.priority)
     lease = served.lease(call, request.arrived)
-    try:
-        if key is not None and resources.auth.several:
+    if key is not None and resources.auth.several:
+        try:
             queue = served.info.name, served.info.version, klass
             resources.shares.charge(lease, queue, key, batching.max_queue)
-        for index, values in enumerate(call.arrays):
-            lease.write(index, values)
-    except BaseException:
-        lease.close()
-        raise
+        except BaseException:
+            lease.close()
+            raise
     return lease
 
 

@@ -149,9 +149,7 @@ class Contender:
         self._ended = 0
 
     async def call(self, klass: str) -> None:
-        with self._served.lease(ModelCall(1, klass=klass)) as lease:
-            for index, values in enumerate(self._rows):
-                lease.write(index, values)
+        with self._served.lease(ModelCall(1, [*self._rows], klass=klass)) as lease:
             await awaited(lease)
 
     async def _best_effort(self) -> None:

@@ -35,8 +35,7 @@ async def _of(block: Block, graphs: bool) -> Data:
                 took.clear()
                 cpu = time.process_time()
             begun = time.perf_counter()
-            with served.lease(ModelCall(1)) as lease:
-                lease.write(0, row)
+            with served.lease(ModelCall(1, [row])) as lease:
                 await awaited(lease)
             took.append(time.perf_counter() - begun)
         spent = (time.process_time() - cpu) / times

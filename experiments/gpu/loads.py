@@ -67,12 +67,10 @@ class _Load:
         inputs, lengths = self._calls[self.sent % len(self._calls)]
         self.sent += 1
         try:
-            lease = self._served.lease(ModelCall(self._rows, lengths=dict(lengths), klass=self._klass))
+            lease = self._served.lease(ModelCall(self._rows, [*inputs], dict(lengths), klass=self._klass))
         except StarlingError as exc:
             self.faults[type(exc).__name__] += 1
             return
-        for number, values in enumerate(inputs):
-            lease.write(number, values)
         self.flying += 1
         lease.submit(_Waiter(self, lease, begun))
 

@@ -105,8 +105,7 @@ async def answered(served: ServedModel, trips: Trips, first: int, calls: int, *,
     async def one(number: int) -> None:
         values = trips.rows(number)
         lengths = dict.fromkeys(served.pool.lengths, len(values) if values.ndim else 0)
-        with served.lease(ModelCall(1, lengths=lengths)) as lease:
-            lease.write(0, values[None])
+        with served.lease(ModelCall(1, [values[None]], lengths=lengths)) as lease:
             answer = await awaited(lease)
         for got, expected in zip(answer.outputs, trips.expected(number), strict=True):
             assert np.array_equal(got[0], expected), (number, got, expected)

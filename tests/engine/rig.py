@@ -137,8 +137,7 @@ async def started(engine: Engine, model: Model) -> ServedModel:
 
 async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None, **options: Any) -> Answer:
     """One call, as the API makes it."""
-    with served.lease(ModelCall(len(values), **options), arrived_ns) as lease:
-        lease.write(0, values)
+    with served.lease(ModelCall(len(values), [values], **options), arrived_ns) as lease:
         return await awaited(lease)
 
 
@@ -153,8 +152,7 @@ class Caller:
         self.lease: Lease
 
     def call(self, value: float, **options: Any) -> Caller:
-        self.lease = self.served.lease(ModelCall(1, **options))
-        self.lease.write(0, rows_of(value))
+        self.lease = self.served.lease(ModelCall(1, [rows_of(value)], **options))
         self.lease.submit(self)
         return self
 

@@ -184,8 +184,7 @@ async def test_abort_answers_all_and_refuses():
     async with serving(make_model(model, max_batch=1), device=device(1, hangs=True)) as rig:
         calls = [rig.ask(10.0), rig.ask(11.0), rig.ask(12.0, timeout_us=5_000_000)]
         await rig.loop.turn(2)
-        with rig.served.lease(ModelCall(1)) as lease:
-            lease.write(0, rows_of(13.0))
+        with rig.served.lease(ModelCall(1, [rows_of(13.0)])) as lease:
             rig.engine.abort("time is up")
             rig.engine.abort("second")
             for error in await ends_of(*calls):

@@ -87,8 +87,7 @@ async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
 
 
 async def ask(served: ServedModel, values: Array, **options: Any) -> Array:
-    with served.lease(ModelCall(len(values), lengths={"n": values.shape[1]}, **options)) as lease:
-        lease.write(0, values)
+    with served.lease(ModelCall(len(values), [values], lengths={"n": values.shape[1]}, **options)) as lease:
         return (await awaited(lease)).outputs[0]
 
 

@@ -30,8 +30,7 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
         stays = rig.ask(10.0) if running else rig.ask(8.0, 9.0)
         if not running:
             await rig.loop.turn(2)
-        with rig.served.lease(ModelCall(1)) as lease:
-            lease.write(0, rows_of(11.0))
+        with rig.served.lease(ModelCall(1, [rows_of(11.0)])) as lease:
             call = awaited(lease)
             await rig.loop.turn(2)
             call.cancel()
@@ -47,14 +46,13 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
 async def test_slots_are_given_back_once():
     """By a lease that was never run, one that is closed twice, and one that has its answer."""
     async with serving() as rig:
-        with pytest.raises(ValueError, match="broadcast"), rig.served.lease(ModelCall(2)) as lease:
-            lease.write(0, np.zeros((2, 3), np.float32))
+        with pytest.raises(ValueError, match="broadcast"):
+            rig.served.lease(ModelCall(2, [np.zeros((2, 3), np.float32)]))
         rig.assert_settled()
-        lease, other = rig.served.lease(ModelCall(2)), rig.served.lease(ModelCall(1))
+        lease, other = rig.served.lease(ModelCall(2)), rig.served.lease(ModelCall(1, [rows_of(10.0)]))
         lease.close()
         lease.close()
         assert rig.served.pool.used == 1
-        other.write(0, rows_of(10.0))
         answer = await awaited(other)
         other.close()
         assert_answer(answer, 10.0)
@@ -122,14 +120,11 @@ async def test_a_value_out_of_range_never_reaches_the_model():
     async with serving(make_model(call, [IDS], [tensor("sum", "INT64", 1)])) as rig:
         rows = np.array([[3, 4], [5, 10]], np.int32)
         for sent in (rows, memoryview(rows.tobytes())):
-            with (
-                rig.served.lease(ModelCall(2, lengths={"n": 2})) as lease,
-                pytest.raises(BadRequest, match="from 2 to 9, got 10"),
-            ):
-                lease.write(0, sent)
+            with pytest.raises(BadRequest, match="from 2 to 9, got 10"):
+                rig.served.lease(ModelCall(2, [sent], {"n": 2}))
         assert rig.served.pool.used == 0
-        with rig.served.lease(ModelCall(2, lengths={"n": 2})) as lease:
-            lease.write(0, memoryview(np.array([[3, 4], [5, 9]], np.int32).tobytes()))
+        sent = memoryview(np.array([[3, 4], [5, 9]], np.int32).tobytes())
+        with rig.served.lease(ModelCall(2, [sent], {"n": 2})) as lease:
             assert (await awaited(lease)).outputs[0].tolist() == [[7], [14]]
         assert 10 not in seen
         rig.assert_settled()

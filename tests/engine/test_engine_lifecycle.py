@@ -23,7 +23,7 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
         assert rig.loop.now == begin
         calls = [rig.ask(10.0), rig.ask(11.0, 12.0)]
         await rig.loop.turn(2)
-        with rig.served.lease(ModelCall(1)) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(13.0)])) as lease:
             stopping = rig.loop.create_task(rig.engine.stop(rig.served))
             await rig.loop.turn(2)
             with pytest.raises(NotReady, match="'m' is being unloaded") as refused:
@@ -34,7 +34,6 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
             assert_answer(second, 11.0, 12.0)
             assert rig.loop.now - begin == 3 * affine(1)
             assert not stopping.done()
-            lease.write(0, rows_of(13.0))
             assert_answer(await awaited(lease), 13.0)
         await stopping
         assert rig.engine.snapshot().models == []

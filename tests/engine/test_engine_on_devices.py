@@ -165,8 +165,7 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
 
     async def one(served: ServedModel, number: int) -> None:
         values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
-        with served.lease(ModelCall(len(values), lengths={"n": values.shape[1]})) as lease:
-            lease.write(0, values)
+        with served.lease(ModelCall(len(values), [values], lengths={"n": values.shape[1]})) as lease:
             answer = await awaited(lease)
         last, sums, count = answer.outputs
         assert answer.lengths == count.tolist()
@@ -222,8 +221,7 @@ async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, 
         ids = np.random.default_rng(number).integers(1, 50, (1 + number % 2, 1 + 7 * number % (bound or 40)))
         for _ in range(number % 7):  # they come one after another, while others are under way
             await turn()
-        with served.lease(ModelCall(len(ids), lengths={"n": ids.shape[1]})) as lease:
-            lease.write(0, ids)
+        with served.lease(ModelCall(len(ids), [ids], lengths={"n": ids.shape[1]})) as lease:
             got = (await awaited(lease)).outputs
         with torch.inference_mode():
             wanted = alone(torch.from_numpy(ids))

@@ -170,9 +170,8 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         begin = rig.loop.now
         timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
         asked = {name: value and value * 1000 for name, value in timeouts.items()}
-        with rig.served.lease(ModelCall(1, **asked)) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(10.0)], **asked)) as lease:
             lease.on_piece = lambda row, made, tokens: None
-            lease.write(0, rows_of(10.0))
             answer, ended = awaited(lease), []
             answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))
             if piece_ms is not None:

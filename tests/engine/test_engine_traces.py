@@ -112,11 +112,11 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
     if visit.timeout_us is not None:
         seen.deadline = arrived + visit.timeout_us * US
     try:
-        with served.lease(ModelCall(visit.rows, priority=visit.priority, timeout_us=visit.timeout_us)) as lease:
+        asked = ModelCall(visit.rows, [values_of(number, visit)], priority=visit.priority, timeout_us=visit.timeout_us)
+        with served.lease(asked) as lease:
             if visit.goes_us is not None:
                 leave(loop, visit, lease, asyncio.current_task())
             await loop.passes(visit.decode_us * US)
-            lease.write(0, values_of(number, visit))
             seen.outcome = await awaited(lease)
     except (StarlingError, asyncio.CancelledError) as exc:
         seen.outcome = exc

@@ -30,9 +30,8 @@ MOST = 12
 
 async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **parameters: Any) -> str:
     lengths = {"tokens": len(ids)}
-    with served.lease(ModelCall(1, lengths=lengths, parameters=parameters)) as lease:
+    with served.lease(ModelCall(1, [np.array([ids], np.int64)], lengths=lengths, parameters=parameters)) as lease:
         lease.on_piece = on_piece
-        lease.write(0, np.array([ids], np.int64))
         text: bytes = (await awaited(lease)).outputs[0].item()
         return text.decode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import quote
@@ -26,20 +26,21 @@ LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connection
 
 
 class EchoLease:
-    """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
+    """Holds its call's inputs; its waiter gets it back when `Echo.opened` says so."""
 
     rows = (0,)
     on_close: Callable[[], None] | None = None
 
-    def __init__(self, model: Echo) -> None:
+    def __init__(self, model: Echo, inputs: Sequence[Any]) -> None:
         self._model = model
-        self._rows: Any = None
+        self._rows = self.output(inputs[0]) if inputs else None
         self._waiter: Waiter
         self._closed = False
         model.open_leases += 1
 
-    def write(self, index: int, values: Any) -> None:
-        self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
+    def output(self, values: Any) -> Any:
+        """What the model makes of its first input."""
+        return values if isinstance(values, np.ndarray) else np.frombuffer(values, "<f4").reshape(-1, 4)
 
     def submit(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -73,9 +74,6 @@ class PiecesLease(EchoLease):
     """Has an answer when the test says so, and gives its pieces before."""
 
     on_piece: Callable[[int, Any, int], None] | None = None
-
-    def write(self, index: int, values: Any) -> None:
-        self._rows = values
 
     def submit(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -124,7 +122,7 @@ class Echo(FakeServed):
         self.admit(asked.rows, asked.klass)
         given = {one.name: getattr(asked, one.name) for one in fields(ModelCall) if one.name != "arrays"}
         self.asked = {**given, "klass": self._named(asked.klass), "arrived_ns": arrived_ns}
-        self.leases.append(self.lease_type(self))
+        self.leases.append(self.lease_type(self, asked.arrays))
         return self.leases[-1]  # type: ignore[no-any-return]
 
     def first_piece(self, ns: int, klass: str) -> None:

@@ -19,7 +19,7 @@ from app.http.reading import FrontReader
 from app.http.threads import HelperThreads
 
 from .catalog import spec
-from .echo import Echo, EchoLease, MakeCaller
+from .echo import Echo, MakeCaller
 
 REAL, BEST = False, True
 WAIT_S = 10
@@ -157,16 +157,11 @@ async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind
 MODEL = "/predict/echo"
 
 
-class RowsLease(EchoLease):
-    def write(self, index: int, values: Any) -> None:
-        self._rows = values
-
-
 @pytest.fixture
 def model(letters: Letters) -> Echo:
     """A model behind a front."""
     info = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-    return Echo(letters.client_info(info), Model(info, lambda x: x, front=letters), lease_type=RowsLease)
+    return Echo(letters.client_info(info), Model(info, lambda x: x, front=letters))
 
 
 async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Echo, letters: Letters) -> None:
