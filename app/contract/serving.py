@@ -137,8 +137,11 @@ class Served(Protocol):
         """
         ...
 
-    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
-        """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer."""
+    def finish(self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0) -> None:
+        """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
+
+        `answer`, `rows`: of a call that went well.
+        """
         ...
 
     def first_piece(self, ns: int, klass: str) -> None:

@@ -14,14 +14,13 @@ from itertools import count, repeat
 from types import coroutine
 from typing import Any, Protocol
 
-from app.contract import CLASSES, Answer, FinishedBatch, Model, Pending, Waiter
+from app.contract import Answer, FinishedBatch, Model, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
-from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Klass, Reason, Row
 
@@ -50,7 +49,6 @@ class Owner(Protocol):
     executor: Executor
     pool: Pool
     program: int
-    stats: ModelStats
     intake: Intake
     reserved: list[int]
     cuts_outputs: bool
@@ -166,8 +164,7 @@ class Lease(CallWithOutputs):
             except Exception as exc:  # the outputs of two batches do not fit together
                 self.fail(ModelFailed(f"model {placed.model.info.name!r}: {type(exc).__name__}: {exc}"))
                 return
-        answer.queue_ns = queue_ns = max(0, batch.ended - self.entered - sum(batch.times))
-        placed.stats.call_ran(queue_ns, batch.times, CLASSES[self.klass], len(places))
+        answer.queue_ns = max(0, batch.ended - self.entered - sum(batch.times))
         try:
             waiter.set_result(answer)
         except asyncio.InvalidStateError:  # as in `fail`

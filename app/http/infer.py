@@ -276,7 +276,6 @@ def succeeded(
     request: Request, served: Served, call: DecodedCall, answer: Answer, body: bytes, kind: bytes
 ) -> Response:
     """The response with this body; `kind`: the header lines that say what it is."""
-    request.rows = call.rows  # as a front makes them
     total = time.monotonic_ns() - request.arrived
     if call.stream is not None:
         head = stream_head(request)
@@ -287,7 +286,8 @@ def succeeded(
         )  # fmt: skip
         if request.lines:
             head += request.lines
-    served.finish("ok", total, request.klass)
+    served.finish("ok", total, request.klass, answer, request.rows)
+    request.rows = call.rows  # as a front makes them
     if log.isEnabledFor(logging.DEBUG):
         name = served.info.name
         log.debug("%s %s: ok, %.3f ms, batch %d", request.request_id.decode(), name, total / 1e6, answer.batch)

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from app.contract import CLASSES, Times
+from app.contract import CLASSES, Answer, Times
 from app.errors import codes
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
@@ -185,31 +185,17 @@ class ModelStats:
         self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
         self._calls[""] = self._calls[default_class]
         self.parts = ComputeParts()
-        self.rows_answered = 0  # of calls that ended before their clients disconnected
+        self.rows_answered = 0  # of calls that were answered well
         self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
         self.last = 0.0  # seconds since the epoch
         self.profiled = Spent()  # batches that measured the idle model, and their compute time
 
-    def call_ran(self, queue_ns: int, parts: Times, klass: str, rows: int = 1) -> None:
-        """Count a call whose rows have all run, and whose client is still connected. Times are its slowest row's."""
-        seconds = queue_ns / 1e9
-        calls = self._calls[klass]
-        histogram, queued = calls.queue, calls.queued
-        histogram.counts[bisect_left(_SECONDS, seconds)] += 1
-        histogram.total += seconds
-        queued.count += 1
-        queued.ns += queue_ns
-        spent = self.parts
-        spent.count += 1
-        spent.input_ns += parts[0]
-        spent.infer_ns += parts[1]
-        spent.output_ns += parts[2]
-        self.rows_answered += rows
-
-    def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
+    def call_answered(
+        self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0
+    ) -> None:
         """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
 
-        `klass` "" is the default.
+        `klass` "" is the default. `answer`, `rows`: of a call that ran to its end. Its times are its slowest row's.
         """
         calls = self._calls[klass]
         calls.outcomes[outcome] += 1
@@ -217,13 +203,24 @@ class ModelStats:
         histogram = calls.refusal if outcome in REFUSALS else calls.request
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
-        if outcome == "ok":
-            spent = calls.success
-            self.last = time.time()
-        else:
-            spent = calls.failure
+        spent = calls.success if outcome == "ok" else calls.failure
         spent.count += 1
         spent.ns += total_ns
+        if answer is None:
+            return
+        self.last = time.time()
+        self.rows_answered += rows
+        queue_ns, queue, queued, parts = answer.queue_ns, calls.queue, calls.queued, self.parts
+        seconds = queue_ns / 1e9
+        queue.counts[bisect_left(_SECONDS, seconds)] += 1
+        queue.total += seconds
+        queued.count += 1
+        queued.ns += queue_ns
+        input_ns, infer_ns, output_ns = answer.times
+        parts.count += 1
+        parts.input_ns += input_ns
+        parts.infer_ns += infer_ns
+        parts.output_ns += output_ns
 
     def first_piece(self, ns: int, klass: str) -> None:
         """Count the first piece of a streamed text, `ns` after the call's arrival."""

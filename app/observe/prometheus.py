@@ -259,7 +259,7 @@ def _failures(gauges: Gauges) -> Iterator[Sample]:
 
 
 _OURS: tuple[Family, ...] = (
-    ("counter", "rows_answered", "Rows of calls that ran to their end while their caller waited.",
+    ("counter", "rows_answered", "Rows of calls that were answered.",
      _one(lambda g: g.stats.rows_answered)),
     ("counter", "tokens", "Tokens of rows that have ended, of models that write texts.", _tokens),
     ("counter", "profile_batches", "Batches that measured an idle model; in no other figure.",

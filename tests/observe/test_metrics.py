@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.contract import IndexEntry
+from app.contract import Answer, IndexEntry
 from app.errors import codes
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
@@ -28,8 +28,7 @@ def used() -> ModelStats:
     stats = ModelStats("echo", "1")
     stats.whole["realtime"].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
     for rows in (1, 2):
-        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime", rows)
-        stats.call_answered("ok", 13 * MS, "realtime")
+        stats.call_answered("ok", 13 * MS, "realtime", Answer([], 4 * MS, (1 * MS, 5 * MS, 2 * MS), 3), rows)
     for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
         stats.call_answered(outcome, 1 * MS, "realtime")
     return stats
@@ -113,7 +112,7 @@ def test_no_series_appears_with_the_first_call(stages: int) -> None:
         for number, reason in enumerate(Formed):
             for batches in [(stats.whole[klass], ""), *((one[klass], "new") for one in stats.stages)]:
                 batches[0].ran(number % 2, reason, batches[1], 3, (MS, 5 * MS, 2 * MS))
-        stats.call_ran(4 * MS, (MS, 5 * MS, 2 * MS), klass)
+        stats.call_answered("ok", 20 * MS, klass, Answer([], 4 * MS, (MS, 5 * MS, 2 * MS), 1), 1)
         if stages:
             stats.first_piece(MS, klass)
             stats.next_piece(MS, 2, klass)
@@ -128,8 +127,7 @@ def test_calls_by_class() -> None:
     assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
     assert found["starling_request_duration_seconds_count{best_effort}"] == 0
 
-    stats.call_ran(6 * MS, (1 * MS, 5 * MS, 2 * MS), "best_effort")
-    stats.call_answered("ok", 20 * MS, "best_effort")
+    stats.call_answered("ok", 20 * MS, "best_effort", Answer([], 6 * MS, (1 * MS, 5 * MS, 2 * MS), 1), 1)
     expected = {
         "starling_requests_total{best_effort,ok}": 1,
         "starling_requests_total{realtime,ok}": 2,

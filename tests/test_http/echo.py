@@ -133,8 +133,9 @@ class Echo(FakeServed):
         assert ns >= 0
         self.sent.append(tokens)
 
-    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
+    def finish(self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0) -> None:
         assert total_ns > 0
+        assert (answer is not None and rows > 0) == (outcome == "ok")
         self.finished.append(outcome)
         self.classes.append(self._named(klass))
 

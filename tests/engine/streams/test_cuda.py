@@ -134,7 +134,7 @@ async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRu
         in_stream = engine.device.in_stream.stream
         runtime.enqueue(in_stream, lambda: torch.cuda._sleep(1_000_000_000))  # half a second or so
         answer = await ask(served, rows_of(3.0))
-        parts = served.stats.parts
+        (parts,) = served.stats.whole.by_size().values()
         assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
         assert parts.infer_ns < parts.input_ns
 
