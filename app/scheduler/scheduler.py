@@ -156,7 +156,7 @@ class Scheduler:
             state.estimates.observe(unit, outcome, now)
             alive = queue.alive
             if state.batches is None:
-                self._ledger.end_unit(unit.rows, state)
+                self._ledger.end_rows(unit.rows, state)
             else:
                 staying = outcomes.advance(self._ledger, unit, outcome, state)
                 if outcome.continues:

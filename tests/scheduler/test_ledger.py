@@ -21,7 +21,7 @@ WORDS = {
     RowState.RUNNING: "running", RowState.ENDED: "ended",
 }  # fmt: skip
 #: The methods that change rows.
-METHODS = ("start", "make_ready", "stay", "retry", "end", "end_unit", "leave")
+METHODS = ("start", "make_ready", "stay", "retry", "end", "end_rows", "leave")
 
 
 def test_rows_change_in_every_way_that_the_table_has_and_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

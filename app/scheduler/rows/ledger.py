@@ -174,26 +174,26 @@ class Ledger:
             if state is not None:
                 state.queue.alive -= 1
 
-    def end_unit(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """A unit of a program in one piece ran well: its rows end, and each call whose last row ended is done."""
+    def end_rows(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """Rows of a unit end that ran well. A call is done with its last row, unless it has left."""
+        queue, batches = state.queue, state.batches
         self.alive -= len(rows)
-        state.queue.alive -= len(rows)
+        queue.alive -= len(rows)
         for row in rows:
+            if batches is not None:
+                batches.leave(row, standing=False)
             row.state = _END[row.state]
             call = row.call
-            if call.alive:
-                call.left -= 1
-                if not call.left:
-                    self.complete(call, state)
-
-    def complete(self, call: Call, state: ProgramState) -> None:
-        """The call's last row has ended well. Like `leave`, but no row can be waiting."""
-        call.alive = False
-        del self.calls[call.id]
-        state.queue.calls -= 1
-        if call.klass is _BEST_EFFORT:
-            self.best_effort -= 1
-        self.done.append(call)
+            if not call.alive:
+                continue
+            call.left -= 1
+            if not call.left:
+                call.alive = False
+                del self.calls[call.id]
+                queue.calls -= 1
+                if call.klass is _BEST_EFFORT:
+                    self.best_effort -= 1
+                self.done.append(call)
 
     def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
         """The call leaves without an answer. The next Step gives the reason."""

@@ -19,6 +19,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     passed = 0 if repeats else outcome.steps - 1  # further stages that the worker ran in the same unit
     last = unit.stage + passed + 1 == len(state.program.stages)
     ended = frozenset(outcome.ended)
+    over: list[Row] = []
     ready: list[Row] = []
     staying: list[Row] = []
     for position, row in enumerate(unit.rows):
@@ -32,7 +33,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
             batches.pass_on(row)
             row.stage += 1
         if not call.alive:
-            ledger.end(row)
+            over.append(row)
         elif repeats and position not in ended:
             row.steps += outcome.steps
             ready.append(row)
@@ -44,10 +45,8 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
         else:
             if not repeats:
                 batches.finish(row)
-            ledger.end(row)
-            call.left -= 1
-            if not call.left:
-                ledger.complete(call, state)
+            over.append(row)
+    ledger.end_rows(over, state)
     if ready:
         ledger.make_ready(ready, state)
     return staying
