@@ -70,8 +70,12 @@ class Loop:
                 if ready is not None or share.joins_later:
                     wake_at = _earlier(wake_at, workers.next_opening(now))
                 break
-            program = ready.key[0]
-            offer = share.limit(Offer(ready, ledger.states[program], ledger, workers, usable), now)
+            program, stage, _ = ready.key
+            state = ledger.states[program]
+            offer = Offer(
+                ready, state, ledger, workers, usable, state.estimates, ready.count, ready.started, state.full[stage]
+            )  # fmt: skip
+            share.limit(offer, now)
             if not offer.rows:
                 decision = Hold(offer.until)
             elif ready.again:

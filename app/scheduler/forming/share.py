@@ -47,18 +47,18 @@ class Share:
         sets = self._ledger.ready.nonempty
         self._realtime_waits = any(ready.klass is not _BEST_EFFORT and ready not in held for ready in sets)
 
-    def limit(self, offer: Offer, now: int) -> Offer:
+    def limit(self, offer: Offer, now: int) -> None:
         """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
         state, ready = offer.state, offer.ready
         program, stage, _ = ready.key
         if state.program.one_unit and state.queue.units:
-            return offer  # until the running one ends
+            return  # until the running one ends
         if self._device.push_depth > 1 and offer.cell:
             has_cell = self._workers.has_cell
             offer.usable = [one for one in offer.usable if not has_cell(one, program, stage, ready.klass)]
             if not offer.usable:
                 self.joins_later = True
-                return offer
+                return
         if self.best_effort and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
             offer.usable = self.for_realtime(offer.usable)
         offer.room = self.room(state, ready.klass)
@@ -69,7 +69,6 @@ class Share:
             self.limit_best_effort(offer, now)
             if offer.rows and self.hold:
                 self.held, offer.rows = True, 0
-        return offer
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """New rows of a program and class that may start now, by the bounds on alive rows of the device and the

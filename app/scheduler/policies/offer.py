@@ -6,8 +6,10 @@ An offer computes what a policy asks when it is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ledger import LATE_TIMER_NS, Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import LengthWindow, ReadySet, longest_of
@@ -17,6 +19,7 @@ from app.scheduler.workers import Workers, running_stage
 NEVER = 1 << 62  # the deadline of a row that has none
 
 
+@dataclass(slots=True, eq=False)
 class Offer:
     """Rows of one class that wait at one key, on workers that are `usable` now. Times are in nanoseconds.
 
@@ -28,23 +31,19 @@ class Offer:
     the most rows that a unit of this key ever has.
     """
 
-    __slots__ = (
-        "estimates", "exact", "full", "ledger", "ready", "room", "rows", "started", "state", "until", "usable",
-        "waiting", "workers",
-    )  # fmt: skip
-
-    def __init__(
-        self, ready: ReadySet, state: ProgramState, ledger: Ledger, workers: Workers, usable: Sequence[int]
-    ) -> None:
-        self.ready = ready
-        self.state = state
-        self.estimates = state.estimates
-        self.ledger = ledger
-        self.workers = workers
-        self.usable = usable
-        self.room = self.rows = self.exact = 0
-        self.until: int | None = None
-        self.waiting, self.started, self.full = ready.count, ready.started, state.full[ready.key[1]]
+    ready: ReadySet
+    state: ProgramState
+    ledger: Ledger
+    workers: Workers
+    usable: Sequence[int]
+    estimates: Estimates
+    waiting: int
+    started: int
+    full: int
+    room: int = 0
+    rows: int = 0
+    exact: int = 0
+    until: int | None = None
 
     # the rows
 
