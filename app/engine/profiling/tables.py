@@ -29,15 +29,17 @@ from app.scheduler.types import DeviceSpec
 log = logging.getLogger("starling.engine")
 
 _FORMAT = 10  # of the stored tables; raise it when the theory behind them changes
-#: Batches and the event loop go first, but not so far that it takes long: with the lowest priority (19), on two busy
-#: cores, a small model at 0.85 of its peak had 1.6 times its mean latency for as long as tables were being solved.
-_NICE = 5
 #: Its matrices are small: more threads would only take cores from batches.
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _IDLE_S = 5  # after so long without work the process ends
 _CHILD = """
 import os, pickle, select, sys
-os.nice(int(sys.argv[1]))
+# Batches and the event loop go first, at once: on two busy cores even a process of the lowest ordinary priority delays
+# them, as it is not interrupted for each.
+if hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+else:
+    os.nice(19)
 given, found = sys.stdin.buffer, sys.stdout.buffer
 sys.path[:] = pickle.load(given)
 try:
@@ -49,7 +51,7 @@ try:
             result = pickle.dumps(exc)
         found.write(len(result).to_bytes(8, "big") + result)
         found.flush()
-        if not select.select([given], [], [], float(sys.argv[2]))[0]:
+        if not select.select([given], [], [], float(sys.argv[1]))[0]:
             break
 except (EOFError, BrokenPipeError, KeyboardInterrupt):
     pass  # the server has ended
@@ -90,7 +92,7 @@ class Solver:
     async def _begun(self) -> Process:
         await self.close()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _CHILD, str(_NICE), str(_IDLE_S), stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}
+            sys.executable, "-c", _CHILD, str(_IDLE_S), stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}
         )
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(sys.path))

@@ -6,25 +6,25 @@ by relative value iteration (docs/theory/tables.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scheduler.optimal import solver
+from app.scheduler.optimal.process import Ints, Process
 from app.scheduler.optimal.time_left import TimeLeft
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # share of each round's change that is applied: a periodic process would alternate for ever
 _EVERY = 10  # rounds between updates of the average
-_STATES = 48  # waiting rows, at least
-_SINGLE = 128  # states of the single worker whose values are the start
+_IMPROVED = 3  # rounds between choices of the best actions: choosing takes longer than following
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+_COARSE = 0.01  # tolerance from which single precision is enough
+_TINY = 1e-12  # what is less counts as 0: the processor is slow with numbers below the smallest normal one
+
+Floats = NDArray[Any]  # of either precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,11 @@ def solve(
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(together, apart, rate, beside, workers, effort.states)
-    allowed = process.allowed(idling)
-
-    doubt = process.doubt(np.asarray(errors)) if any(errors) else None
-
-    def best(outcomes: Floats, average: float) -> Ints:
-        cost, time, _ = outcomes
-        spent = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf)
-        chosen: Ints = (spent if doubt is None else spent + doubt).argmin(axis=0)
-        return chosen
-
-    return process.iterate(best, effort.tolerance, effort.rounds)[0]
+    process = Process(together, apart, rate, beside, workers, effort.states)
+    against = np.where(process.allowed(idling), 0.0, np.inf)
+    if any(errors):
+        against += process.doubt(np.asarray(errors))
+    return _Iteration(process, effort.tolerance).run(against=against, rounds=effort.rounds)[0]
 
 
 def evaluate(
@@ -96,216 +89,109 @@ def evaluate(
 
     Raises ValueError as `solve`, and for a table that does not keep up with the rate or runs more rows than wait.
     """
-    chosen = np.array(table, dtype=np.int64).T
-    process = _Process(together, apart, rate, beside, 2, len(chosen) - 1)
-    if (chosen < 0).any() or (chosen > np.arange(len(chosen))[:, None]).any() or not chosen[-1, 0]:
+    chosen = np.array(table, dtype=np.int64)
+    last = chosen.shape[1] - 1
+    process = Process(together, apart, rate, beside, 2, last)
+    if (chosen < 0).any() or (chosen > np.arange(last + 1)).any() or not chosen[0, -1]:
         raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
-    found, settled = process.iterate(lambda outcomes, average: chosen, tolerance)
+    found, settled = _Iteration(process, tolerance).run(chosen)
     if not settled:
         raise ValueError(f"rate: expected one that the policy keeps up with, got {rate:g}")
     return found
 
 
-class _Process:
-    """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
+class _Iteration:
+    """Relative value iteration; as the best actions are not chosen in each round, it is modified policy iteration.
 
-    def __init__(
-        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: TimeLeft, workers: int, states: int
-    ) -> None:
-        self.unit, self.beside = float(together[0]), beside
-        self.times = np.asarray(together) / self.unit
-        self.workers = workers
-        #: By rows: the time until the next other worker ends, if they end at equal distances and have as much left in
-        #: total as if they had just begun.
-        self.turns = self.times * 2 / workers
-        self.faster = self.times / (np.asarray(apart) / self.unit)
-        speeds = np.arange(1, len(self.times) + 1) / self.times  # rows by time, of one worker
-        self.fewer_serve_more = (speeds * self.faster).max() * (workers - 1) > speeds.max() * workers
-        self.rate = rate * self.unit / 1e9
-        self.largest = len(together)
-        self.states = states or max(_STATES, 2 * self.largest)
-        self._begin(together, apart, rate, workers)
-        sizes = np.asarray(beside.sizes)
-        self.size = np.repeat(sizes, beside.phases)  # by column, without the first
-        # A column covers all sizes down to the next smaller one, and counts with their mean.
-        self.counted = np.repeat((sizes + np.r_[0, sizes[:-1]] + 1) / 2, beside.phases)
-        phase = np.tile(np.arange(1, beside.phases + 1), len(sizes))
-        self.left = self.turns[self.size - 1] * phase / beside.phases
-        self._starts()
-        self._waits(phase)
+    The measures of a state: cost, time, and the time that each row of the other unit gains until this unit ends. Arrays
+    are reused, as making them takes longer than filling them.
+    """
 
-    def _begin(self, together: Sequence[int], apart: Sequence[int], rate: float, workers: int) -> None:
-        """Start values: those of one worker as fast as all together."""
-        pooled = tuple(
-            max(1, round(min(both / workers, one / (workers - 1)))) for both, one in zip(together, apart, strict=True)
-        )
-        best = solver.solve(pooled, rate, idling=False, states=max(_SINGLE, self.states, 2 * self.largest))
-        inside, values = solver.values(pooled, best)
-        self.average, self.pooled = inside, np.asarray(values) / self.unit
-        self.peak = max(rows / time for rows, time in enumerate(pooled, 1)) * self.unit
-        #: Beyond the last state: the value of one more row, and by how much it grows with each further row.
-        self.slope = float(self.pooled[self.states] - self.pooled[self.states - 1])
-        self.bend = 1 / (self.peak - self.rate)
+    def __init__(self, process: Process, tolerance: float) -> None:
+        self.process, self.tolerance = process, tolerance
+        kind = np.float32 if tolerance >= _COARSE else np.float64
+        self.cost, self.time = (one.astype(kind) for one in process.at_once())
+        actions, columns, states = self.cost.shape
+        self.value: Floats = process.start().astype(kind)
+        self.chances = np.where(process.chances < _TINY, 0.0, process.chances).astype(kind)
+        self.share, self.first, self.over = (one.astype(kind) for one in (process.share, process.first, process.over))
+        self.ends, self.gain = (one.astype(kind)[:, None] for one in (process.ends, process.gain))
+        self.meets = process.meets.T.astype(kind)
+        #: What may have arrived, from each [measure, (column, time), waiting].
+        self.then = np.empty((3, columns * self.chances.shape[1] // states, states), kind)
+        self.low, self.high = (np.empty((3, (actions - 1) * columns, states), kind) for _ in range(2))
+        self.after = np.zeros((3, actions, columns, states), kind)  # [measure, rows, column, waiting]
+        self.spent = np.empty_like(self.cost)
 
-    def _column(self, rows: Ints, left: Floats) -> tuple[Ints, Ints, Floats]:
-        """The two columns between which the others are if the next one ends after `left`, and the weight of the second.
-
-        `rows`: of their units; rounded up to a size that has columns.
-        """
-        phases, sizes = self.beside.phases, np.asarray(self.beside.sizes)
-        longer = np.searchsorted(self.turns[sizes[:-1] - 1] + 1e-9, left)
-        index = np.maximum(np.searchsorted(sizes, rows), longer)
-        place = left / self.turns[sizes[index] - 1] * phases
-        low = np.floor(place + 1e-9).astype(np.int64)
-        share = np.clip(place - low, 0, 1)
-
-        def column(phase: Ints) -> Ints:
-            return np.where(phase > 0, index * phases + np.minimum(phase, phases), 0)
-
-        return column(low), column(low + 1), share
-
-    def _starts(self) -> None:
-        """For each number of rows that start and each column: the time until a worker is free, and the columns then."""
-        rows, column = (one.ravel() for one in np.mgrid[1 : self.largest + 1, 0 : len(self.size) + 1])
-        left = np.r_[0.0, self.left][column]
-        times, count = self.times[rows - 1], self.workers
-        first = times < left - 1e-12  # the unit that starts ends first
-        other = np.where(first, np.r_[1, self.size][column], rows)
-        spent = np.minimum(times, left)
-        # In total they have one more unit, and that time less.
-        then = left + (times - count * spent) / (count * (count - 1) / 2)
-        low, high, share = self._column(other, np.maximum(0.0, then))
-        kinds, kind = np.unique(spent, return_inverse=True)
-        self.spent = kinds[kind].reshape(self.largest, -1)
-        order = np.argsort(kind, kind="stable")  # so that equal times are adjacent
-        self.place = np.argsort(order)
-        self.low, self.high, self.share, self.first = low[order], high[order], share[order], first[order]
-        #: A unit that starts becomes the other one, and may have fewer rows than its column counts with.
-        self.over = np.where(first, 0.0, np.r_[0.0, self.counted][low] - rows)[order]
-        arrivals = [self._arrivals(float(time)) for time in kinds]
-        bounds = np.searchsorted(kind[order], np.arange(len(kinds) + 1))
-        #: For each distinct time: the probabilities of arrivals, and the entries that have this time.
-        self.groups = [
-            (chances, slice(*of)) for (chances, _), of in zip(arrivals, pairwise(bounds.tolist()), strict=True)
-        ]
-        self.extra = np.stack([extra for _, extra in arrivals], axis=1)[:, kind[order]]
-
-    def _arrivals(self, time: float) -> tuple[Floats, Floats]:
-        """Transition probabilities of the number of waiting rows in this time, and the value beyond the last state."""
-        last = self.states
-        if not time:
-            return np.eye(last + 1), np.zeros(last + 1)
-        chances = solver.poisson(np.array([self.rate * time]))[0]
-        beyond = np.arange(1, len(chances))
-        worth = self.slope * beyond + self.bend * beyond * (beyond + 1) / 2
-        chances = np.r_[chances, np.zeros(last + 1)]  # of arrivals
-        after = np.arange(last + 1) - np.arange(last + 1)[:, None]  # [before, then]
-        matrix = np.where(after >= 0, chances[after], 0.0)
-        matrix[:, -1] += 1 - matrix.sum(axis=1)
-        extra = [chances[last - n + beyond] @ worth for n in range(last + 1)]
-        return matrix, np.array(extra)
-
-    def _waits(self, phase: Ints) -> None:
-        """For waiting, by column: the probability that another worker ends before a row arrives, the columns in either
-        case, the expected time, and what each row of the other unit gains by running alone."""
-        count = len(self.size) + 1
-        self.ends, self.waited, self.gain = np.zeros(count), np.zeros(count), np.zeros(count)
-        self.ended = np.zeros(count, dtype=np.int64)
-        self.meets = np.zeros((count, count))
-        self.meets[0, 0], self.waited[0] = 1.0, 1 / self.rate
-        for column in range(1, count):
-            rows = self.size[column - 1]
-            mean = self.rate * self.times[rows - 1] / self.beside.phases / self.faster[rows - 1]
-            arrives = -np.expm1(-mean)
-            # How far into the phase a row arrives, on average; 0 if none does.
-            passed = (arrives - mean * np.exp(-mean)) / mean
-            alive = 1.0
-            last = phase[column - 1] * (self.workers - 2) // self.workers  # where the first of several has ended
-            for left in range(phase[column - 1], last, -1):
-                at = column - phase[column - 1] + left
-                self.meets[at, column] += alive * (arrives - passed)
-                self.meets[at - 1 if left > 1 else 0, column] += alive * passed
-                alive *= 1 - arrives
-            self.ends[column] = alive
-            self.ended[column] = column - phase[column - 1] + last if last else 0
-            self.waited[column] = (1 - alive) / self.rate
-            self.gain[column] = (self.faster[rows - 1] - 1) * self.waited[column]
-
-    def iterate(
-        self, choose: Callable[[Floats, float], Ints], tolerance: float, rounds: int = _ROUNDS
+    def run(
+        self, actions: Ints | None = None, against: Floats | None = None, rounds: int = _ROUNDS
     ) -> tuple[Solution, bool]:
-        """Value iteration with the actions that `choose(outcomes, average)` returns. Also whether it settled.
+        """Iterate with these actions [column, waiting]; without any with the best, where `against` [rows, column,
+        waiting] is added to what each costs. Also returns whether it settled.
 
         If units always take the same time, their distances never change, and the average settles late.
         """
-        value, average = self.start(), self.average
+        process, value, average = self.process, self.value, self.process.average
+        added = None if against is None else self.cost + against.astype(self.cost.dtype)
         for number in range(rounds):
-            outcomes = self.outcomes(value)
-            chosen = choose(outcomes, average)
-            new = value + _STRIDE * (np.take_along_axis(outcomes, chosen[None, None], axis=1)[:, 0] - value)
-            cost, time, _ = new - value
-            value = new - new[:, :1, :1]
+            np.matmul(value.reshape(-1, value.shape[2]), self.chances, out=self.then.reshape(3 * value.shape[1], -1))
+            waits = self._waits(value)
+            if added is not None and number % _IMPROVED == 0:
+                actions = self._best(added, waits, average)
+            assert actions is not None
+            change = (self._taken(actions, waits) - value) * self.cost.dtype.type(_STRIDE)
+            cost, time, _ = change
+            value = value + change
+            value -= value[:, :1, :1]
+            value[2][value[2] < _TINY] = 0.0
             grows, step = cost - average * time, float(time.mean())
-            settled = bool(np.ptp(grows) < tolerance * average * step)
+            settled = bool(np.ptp(grows) < self.tolerance * average * step)
             if settled or number % _EVERY == _EVERY - 1:
                 average += float(grows.mean()) / step
             if settled:
                 break
-        table = tuple(tuple(column) for column in chosen[:-1].T.tolist())
-        return Solution(table, self.rate * 1e9 / self.unit, average / self.rate * self.unit), settled
+        assert actions is not None
+        table = tuple(map(tuple, actions[:, :-1].tolist()))
+        mean_ns = average / process.rate * process.unit
+        return Solution(table, process.rate * 1e9 / process.unit, mean_ns), settled
 
-    def start(self) -> Floats:
-        """Start values [measure, waiting, column]: the time that the other has left counts as waiting rows."""
-        rows = np.arange(self.states + 1)[:, None] + np.r_[0.0, self.left] * self.peak * (self.workers - 1) / 2
-        value = np.interp(rows, np.arange(len(self.pooled)), self.pooled)
-        return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
+    def _best(self, added: Floats, waits: Floats, average: float) -> Ints:
+        """The action [column, waiting] with the least of cost less average times time."""
+        process, after = self.process, self.after
+        _, _, columns, states = after.shape
+        low = np.take(self.then, process.low, axis=1, out=self.low, mode="clip")
+        high = np.take(self.then, process.high, axis=1, out=self.high, mode="clip")
+        high -= low
+        high *= self.share
+        low += high
+        low[0] += self.over * low[2]
+        for rows, found in enumerate(low.reshape(3, -1, columns, states).swapaxes(0, 1), 1):
+            after[:, rows, :, rows:] = found[:, :, :-rows]
+        after[:, 0] = waits
+        spent = np.add(after[1], self.time, out=self.spent)
+        spent *= -average
+        spent += after[0]
+        spent += added
+        best: Ints = spent.argmin(axis=0)
+        return best
 
-    def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action [rows, waiting, column] is allowed. With a full batch a free worker does not wait for rows.
+    def _taken(self, actions: Ints, waits: Floats) -> Floats:
+        """The measures [measure, column, waiting] if these actions are taken."""
+        process = self.process
+        column, waiting = np.ogrid[: actions.shape[0], : actions.shape[1]]
+        place = np.maximum(actions - 1, 0) * len(actions) + column
+        low, high = (self.then[:, one[place], waiting - actions] for one in (process.low, process.high))
+        after = low + self.share[place, 0] * (high - low)
+        after[0] += self.over[place, 0] * after[2]
+        after[2] *= self.first[place, 0]
+        after = np.where(actions == 0, waits, after)
+        after[0] += self.cost[actions, column, waiting]
+        after[1] += self.time[actions, column, waiting]
+        return after
 
-        In the last state, which is not part of any table, there is no choice: values beyond it are too inaccurate, and
-        the choice would alternate for ever. There a worker waits for another only if fewer workers at once serve more.
-        """
-        rows, waiting, column = np.ogrid[: self.largest + 1, : self.states + 1, : len(self.size) + 1]
-        waits = (column > 0) | (waiting < (self.largest if idling else 1))
-        at_end = (rows == 0) == ((column > 0) & self.fewer_serve_more)
-        allowed: NDArray[np.bool_] = (rows <= waiting) & np.where(waiting < self.states, (rows > 0) | waits, at_end)
-        return allowed
-
-    def doubt(self, errors: Floats) -> Floats:
-        """By action [rows, waiting, column]: the standard error of its cost, for all but the largest batch there is.
-
-        A batch that takes longer by dt delays its own rows and those that wait.
-        """
-        rows, waiting = np.ogrid[: self.largest + 1, : self.states + 1]
-        every = np.minimum(waiting, self.largest)
-        own = np.r_[0.0, errors * self.times]
-        sure = own[every] * waiting
-        found = np.hypot(own[rows] * waiting, sure)
-        return np.where(rows == every, 0.0, found)[:, :, None]
-
-    def outcomes(self, value: Floats) -> Floats:
-        """The outcome of each action [measure, rows, waiting, column], given the values of states. The measures: cost,
-        time, and the time that each row of the other unit gains until this unit ends."""
-        last, columns = self.states, len(self.size) + 1
-        found = np.full((3, self.largest + 1, last + 1, columns), np.inf)
-        n = np.arange(last + 1)[:, None]
-        more = np.concatenate([value[:, 1:], value[:, -1:]], axis=1)
-        more[0, -1] += self.slope + self.bend
-        found[:, 0] = value[:, :, self.ended] * self.ends + more @ self.meets
-        found[0, 0] += n * self.waited - (self.workers - 1) * np.r_[0.0, self.counted] * self.gain
-        found[1, 0] += self.waited
-        found[2, 0] += self.gain
-        then = value[:, :, self.low] * (1 - self.share) + value[:, :, self.high] * self.share
-        for chances, where in self.groups:
-            then[:, :, where] = chances @ then[:, :, where]
-        then[0] += self.extra + self.over * then[2]
-        then[2] *= self.first
-        after = then[:, :, self.place]
-        for rows, spent in enumerate(self.spent, 1):
-            left = n[: last + 1 - rows]
-            own = rows * self.times[rows - 1]
-            found[:, rows, rows:] = after[:, : len(left), (rows - 1) * columns : rows * columns]
-            found[0, rows, rows:] += own + left * spent + self.rate * spent**2 / 2
-            found[1, rows, rows:] += spent
-        return found
+    def _waits(self, value: Floats) -> Floats:
+        """The measures of what follows if nothing is run."""
+        more = np.concatenate([value[:, :, 1:], value[:, :, -1:]], axis=2)
+        after: Floats = value[:, self.process.ended] * self.ends + self.meets @ more
+        after[2] += self.gain
+        return after
