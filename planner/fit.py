@@ -50,9 +50,9 @@ def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, 
 
 
 def fit(profile: Profile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
-    """The costs with fitted `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first.
+    """The costs with fitted `scale`, `slowed` and `error`, by least squares of relative errors.
 
-    With a single load the effect of the rate is unknown: then `slowed` is 0.
+    `loads`: the lightest one first. With a single load the effect of the rate is unknown: then `slowed` is 0.
     """
     loads = [load for load in loads if load.batches]
     if not loads:
@@ -62,7 +62,9 @@ def fit(profile: Profile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> Fron
     for slowed in _SLOWED if len(loads) > 1 else _SLOWED[:1]:
         error, fitted = _at(setup, replace(costs, slowed=slowed), loads)
         if error < best:
-            best, found, worse = error, fitted, 0
+            # The lightest load is fitted exactly, so it says nothing about the error.
+            best, worse = error, 0
+            found = replace(fitted, error=math.sqrt(error / max(1, len(loads) - 1)))
         elif (worse := worse + 1) == _WORSE:
             break
     return found

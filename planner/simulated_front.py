@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from app.scheduler.types import Klass
 
 _TIMES = ("call", "batch", "decode", "group", "path")
-_FACTORS = ("scale", "slowed", "spread")
+_FACTORS = ("scale", "slowed", "spread", "error")
 _MEMORY_NS = 100e6  # time constant of the mean of the loop's busy share
 
 
@@ -32,7 +32,8 @@ class FrontCosts:
 
     Batches take `scale` times as long as in the profile, which measures them back to back with warm caches, and longer
     by `slowed` times that for each busy thread beside them (`SimulatedFront.slows`). `spread`: the standard deviation
-    of their times, relative to the expected time. `threads`: number of helper threads.
+    of their times, relative to the expected time. `error`: by how much the batch times fitted to measured loads are off
+    there. `threads`: number of helper threads.
     """
 
     call_ns: int = 0
@@ -43,6 +44,7 @@ class FrontCosts:
     scale: float = 1.0
     slowed: float = 0.0
     spread: float = 0.0
+    error: float = 0.0
     threads: int = 2
 
     @classmethod

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -193,10 +194,23 @@ def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: b
     if_http_doubles = None
     if http_assumed and setup.front is not None:
         if_http_doubles = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
+    error = _error(setup)
+    off = (1 - error, 1 + error) if error else ()
     return SizingResult(
         setup,
         replicas,
         tuple(sizing.estimate(setup, count, rate, ran) for count, rate in loads),
         sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran),
         if_http_doubles,
+        error,
+        tuple(
+            sizing.estimate(replace(setup, profile=setup.profile.scaled(factor)), replicas, goal.rate, ran)
+            for factor in off
+        ),
     )
+
+
+def _error(setup: Setup) -> float:
+    """The share by which batch times may be off: of the profile, and of what was fitted to measured loads."""
+    errors = sorted(setup.profile.errors) or [0.0]
+    return hypot(errors[len(errors) // 2], 0.0 if setup.front is None else setup.front.error)

@@ -42,7 +42,8 @@ class SizingResult:
 
     `at`: estimates for that many replicas, at the rate and at the rate with headroom, then for one less. `most_rate`:
     the largest rate at which they keep the objective. `if_http_doubles`: the estimate at the rate if requests cost HTTP
-    twice the assumed time; None if the cost was measured or given.
+    twice the assumed time; None if the cost was measured or given. `error`: the share by which batch times may be off,
+    `if_off`: the estimates at the rate if they are, less and more; () if the profile has no errors.
     """
 
     setup: Setup
@@ -50,6 +51,8 @@ class SizingResult:
     at: tuple[LatencyEstimate, ...] = ()
     most_rate: float = 0.0
     if_http_doubles: LatencyEstimate | None = None
+    error: float = 0.0
+    if_off: tuple[LatencyEstimate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ class Report:
                 "margin": found.most_rate / goal.rate - 1,
                 "predicted": [_figures(one, goal) for one in found.at if one.replicas == found.replicas],
                 "if_http_doubles": None if found.if_http_doubles is None else _figures(found.if_http_doubles, goal),
+                "error": found.error,
+                "if_off": [_figures(one, goal) for one in found.if_off],
                 "one_less": [_figures(one, goal) for one in found.at if one.replicas != found.replicas],
             }
         return answer
@@ -162,6 +167,9 @@ def _verdicts(found: SizingResult, goal: Goal) -> list[str]:
     if found.if_http_doubles is not None:
         latency = "overloaded" if found.if_http_doubles.load >= 1 else f"p99 {_ms(found.if_http_doubles.p99_ns[-1])} ms"
         lines.append(f"if requests cost HTTP twice what is assumed: {latency} at {goal.rate:g}/s")
+    if found.if_off:
+        low, high = (f"{_ms(one.p99_ns[-1])} ms" for one in found.if_off)
+        lines.append(f"batch times are known to {found.error:.1%}: p99 {low} to {high} at {goal.rate:g}/s")
     less = [one for one in found.at if one.replicas != found.replicas]
     if less:
         plain, sized = less

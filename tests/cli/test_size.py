@@ -113,6 +113,19 @@ def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
 
 
+def test_the_p99_if_batch_times_are_off_by_their_error(tmp_path: Path) -> None:
+    """3 % of the profile and 4 % of the loads measured over HTTP are 5 % together."""
+    path = tmp_path / "m.json"
+    front = {"json": {"call_us": 100, "batch_us": 100, "error": 0.04}}
+    path.write_text(json.dumps({"batch_ms": {"1": 10}, "error": {"1": 0.03}, "front": front}))
+    asked = ("--profile", str(path), "--policy", "no_wait", *ASKED)
+    got = printed(*asked)
+    assert got["error"] == pytest.approx(0.05)
+    low, high = (one["p99_ms"] for one in got["if_off"])
+    assert low < got["predicted"][0]["p99_ms"] < high
+    assert "batch times are known to 5.0%: p99 " in running.succeeds("size", *asked)
+
+
 def test_the_noise_of_a_profile_is_that_of_batch_times() -> None:
     assert measured_service(parse({"batch_ms": {"1": 10}, "noise": 0.1})) == "gamma:0.100"
     assert measured_service(parse({"batch_ms": {"1": 10}, "noise": 0.001})) == "deterministic"

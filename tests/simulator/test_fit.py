@@ -38,6 +38,7 @@ def test_the_slowdown_of_made_up_loads_is_found(known: FrontCosts) -> None:
     found = fit(ONE, known, loads := simulated(real, rates))
     assert found.scale == pytest.approx(1.5, rel=0.1)
     assert found.slowed > 0.9
+    assert found.error < 0.1
     again = [one.over(ONE.batch_ns) for one in simulated(found, rates)]
     assert again == pytest.approx([one.over(ONE.batch_ns) for one in loads], rel=0.1)
     assert (found.call_ns, found.decode_ns) == (known.call_ns, known.decode_ns)
@@ -49,6 +50,13 @@ def test_loads_that_differ_in_nothing_are_a_scale_alone() -> None:
         found = fit(ONE, FrontCosts(call_ns=MS), [load(rate, 2.0) for rate in rates])
         assert (found.scale, found.slowed) == (pytest.approx(2, rel=0.02), 0)
     assert fit(ONE, FrontCosts(call_ns=MS), [FrontLoad(1, 9, 0.1, 0)]) == FrontCosts(call_ns=MS)
+
+
+def test_loads_that_no_slowdown_explains_are_an_error() -> None:
+    """Batches that are faster at a higher load, by a fifth and by a quarter."""
+    found = fit(ONE, FrontCosts(call_ns=MS), [load(20, 2.0), load(60, 1.6), load(120, 1.5)])
+    assert found.slowed == 0
+    assert found.error == pytest.approx(0.258, abs=0.03)
 
 
 def test_a_request_and_a_batch_are_told_apart_by_how_many_share_one() -> None:
