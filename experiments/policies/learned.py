@@ -79,7 +79,12 @@ def cold(cell: Cell) -> Data:
     cases = (cell.case(COLD_S, seed) for seed in range(cell.seeds))
     by = means(cases, ("exact", "no_wait", "learned"), [(0, FIRST_S), (FIRST_S, COLD_S), *windows])
     first, after, *fives = (by["learned"] / np.r_[by["exact"][:2], by["no_wait"][2:]]).tolist()
-    return {"first": first, "after": after, "five": max(fives), "exact": max(by["exact"][2:] / by["no_wait"][2:])}
+    return {
+        "first": first,
+        "after": after,
+        "five": max(fives),
+        "exact": float(max(by["exact"][2:] / by["no_wait"][2:])),
+    }
 
 
 def gain(cell: Cell) -> Data:

@@ -26,7 +26,8 @@ _CROWD = 8  # waiting rows: fewer say little about the rate
 #: one worker).
 _DEVIATIONS = 3.0
 _NEARLY = 0.95  # share of the highest throughput that counts as the highest
-_TRIED = 100  # decisions of tables, of which one is not followed
+#: Decisions of tables, of which one is not followed; of those with a full batch waiting, where trying costs little.
+_TRIED, _TRIED_FULL = 100, 10
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
@@ -73,15 +74,19 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
-    def _tries(self, estimates: Estimates) -> bool:
-        """Whether to serve all that waits although the table says otherwise: so it is found out if that would pay.
+    def _tried(self, offer: Offer, planned: int) -> int:
+        """Rows to run although the table says `planned`: so it is found out if that would pay.
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
         """
-        if not estimates.latency[0].uncertain:
-            return False
-        self._planned = (self._planned + 1) % _TRIED
-        return not self._planned
+        curve = offer.estimates.latency[0]
+        if not curve.uncertain:
+            return planned
+        often = _TRIED_FULL if offer.waiting >= offer.full else _TRIED
+        self._planned = (self._planned + 1) % often
+        if self._planned:
+            return planned
+        return offer.waiting if often == _TRIED else curve.hopeful(offer.full, offer.workers.most)
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         window = offer.by_length() if offer.estimates.curves.lengths else None
@@ -105,8 +110,8 @@ class Adaptive(Policy):
             if planned < waiting and window is None and waiting >= _CROWD:
                 level = _level(offer, control, None, now)
                 planned = control.serve(level, waiting, column)
-            if planned < waiting and window is None and self._tries(estimates):
-                planned = waiting
+            if planned < waiting and window is None:
+                planned = self._tried(offer, planned)
         if not planned:
             assert control is not None
             if now < offer.due(now):

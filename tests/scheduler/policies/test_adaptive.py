@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
+from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
@@ -95,6 +97,28 @@ class TestPolicy:
     def test_where_the_other_worker_is_counts(self, ready: int, column: int, expected: Cut | Hold) -> None:
         offer = offered(ready, tables=SEVERAL, oldest_at=6 * MS, beside=beside(column, 10 * MS))
         assert decide(offer, now=10 * MS) == expected
+
+    @pytest.mark.parametrize(
+        ("waiting", "error", "often", "tried"),
+        [
+            pytest.param(5, 0.2, 100, 5, id="all-rows"),
+            pytest.param(9, 0.2, 10, 6, id="a-size-that-may-be-the-fastest"),
+            pytest.param(9, 0.01, 10, 8, id="or-is"),
+        ],
+    )
+    def test_one_decision_in_so_many_is_not_followed(self, waiting: int, error: float, often: int, tried: int) -> None:
+        """While batch times are uncertain: here of six rows, which may serve more a second than eight."""
+        times = tuple(MS * rows for rows in (10, 11, 12, 13, 14, 15, 16, 17))
+        curve = Curve(Profile(times, errors=(*[0.01] * 5, error, 0.01, 0.01)))
+        policy = policy_class("adaptive")()
+        found = [policy.decide(offered(waiting, known={"latency": [curve]}), 0) for _ in range(2 * often)]
+        rows = [one.rows for one in found if isinstance(one, Cut)]
+        usual = TABLES.serve(0, waiting)
+        others = {number: ran for number, ran in enumerate(rows, 1) if ran != usual}
+        assert others == ({} if tried == usual else {often: tried, 2 * often: tried})
+        exact = {"latency": [Curve(Profile(times))]}
+        policy = policy_class("adaptive")()
+        assert {policy.decide(offered(waiting, known=exact), 0) for _ in range(often)} == {found[0]}
 
     @pytest.mark.parametrize(
         ("due", "now", "expected"),
