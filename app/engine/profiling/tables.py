@@ -31,7 +31,7 @@ log = logging.getLogger("starling.engine")
 _FORMAT = 10  # of the stored tables; raise it when the theory behind them changes
 #: Its matrices are small: more threads would only take cores from batches.
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-_IDLE_S = 5  # after so long without work the process ends
+_IDLE_S = 15  # after so long without work the process ends: the second tables of two workers are due after 10
 _CHILD = """
 import os, pickle, select, sys
 # Batches and the event loop go first, at once: on two busy cores even a process of the lowest ordinary priority delays
