@@ -111,10 +111,12 @@ def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
 
 
 def test_costs_are_read_as_they_are_written() -> None:
-    front = FrontCosts(100_200, 300_000, MS, group_ns=7000, path_ns=-50_000, scale=1.2, slowed=0.3, spread=0.1)
+    front = FrontCosts(
+        100_200, 300_000, MS, group_ns=7000, path_ns=-50_000, scale=1.2, slowed=0.3, spread=0.1, error=0.05
+    )
     assert front.to_dict() == {
         "call_us": 100.2, "batch_us": 300.0, "decode_us": 1000.0, "group_us": 7.0, "path_us": -50.0,
-        "scale": 1.2, "slowed": 0.3, "spread": 0.1,
+        "scale": 1.2, "slowed": 0.3, "spread": 0.1, "error": 0.05,
     }  # fmt: skip
     assert FrontCosts.parse(front.to_dict()) == front
     assert FrontCosts.parse({"call_us": "x", "batch_us": None}) == FrontCosts()
