@@ -153,13 +153,12 @@ class Curve:
         variance = self._variance[size - 1] if size <= len(self._variance) else 0.0
         total = variance + speed.variance(share) + speed.noise / trust
         far = _FAR * sqrt(total)
-        speed.measure_noise(off, total)
         counted = max(-far, min(off, far))
         if variance:
             self._learn(size, counted, variance, total)
             if self._surprised[size - 1] or counted != off:
                 self._find_wrong(size - 1, off, surprise=counted != off)
-        speed.observe(counted, share, total)
+        speed.observe(off, counted, share, total)
         if self.by_length:
             ratio = ns / (self._undisturbed(size, running, 0) * self._planned)
             self._planned *= 1 + 0.05 * (min(ratio, 4.0) - 1)

@@ -60,31 +60,28 @@ class Speed:
         """Of the estimate of a batch that is beside others for this share of its time."""
         return self._of_alone + share * (2 * self._both + share * self._of_beside)
 
-    def observe(self, off: float, share: float, total: float) -> None:
-        """A batch was `off`; `total`: the variance that was expected of that."""
+    def observe(self, off: float, counted: float, share: float, total: float) -> None:
+        """A batch was `off`, and counts as `counted`; `total`: the variance that was expected of that."""
         self._seen = True
+        self.batches += 1
+        weight = max(_COMMON, 1 / (_BEFORE + self.batches))
+        noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
+        self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
         first, second = self._of_alone + share * self._both, self._both + share * self._of_beside
-        self._alone += first / total * off
+        self._alone += first / total * counted
         self._of_alone -= first * first / total
         self.scale = exp(self._alone)
         self._tried = self._tried or share > 0
         self._company = self._company + 1 if share > _MOSTLY else 0
         if self._of_beside:
-            self._beside += second / total * off
+            self._beside += second / total * counted
             self._both -= first * second / total
             self._of_beside -= second * second / total
             self.slower = exp(self._beside)
-        self.drift += _RECENT * (off - self.drift)
+        self.drift += _RECENT * (counted - self.drift)
         changed = self.drift**2 - _SIGNIFICANT**2 * total * _RECENT / (2 - _RECENT)
         self.changing = changed > 0
         self._of_alone += _STEP**2 + max(0.0, changed)
-
-    def measure_noise(self, off: float, total: float) -> None:
-        """A batch was `off`, where the variance `total` was expected of that."""
-        self.batches += 1
-        weight = max(_COMMON, 1 / (_BEFORE + self.batches))
-        noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
-        self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
 
     def tick(self) -> bool:
         """A window has closed. Returns whether a batch ran in it."""

@@ -164,9 +164,7 @@ class Process:
         rows, waiting = np.ogrid[: self.largest + 1, : self.states + 1]
         every = np.minimum(waiting, self.largest)
         own = np.r_[0.0, errors * self.times]
-        sure = own[every] * waiting
-        found = np.hypot(own[rows] * waiting, sure)
-        return np.where(rows == every, 0.0, found)[:, None]
+        return (own[np.where(rows, rows, every)] * waiting)[:, None]
 
     def at_once(self) -> tuple[Floats, Floats]:
         """What each action [rows, column, waiting] costs and takes until the next decision, 0 if it is impossible."""

@@ -98,7 +98,7 @@ class Adaptive(Policy):
                 return boundary.decide(offer, neighbours, now)
             if 0 < neighbours.downstream < offer.full:
                 return boundary.join(offer, neighbours) if window is None else _follow(offer, window, neighbours)
-        if offer.estimates.latency[0].speed.crowded and (until := _alone_from(offer, now)) > now:
+        if offer.workers.most == 2 and (until := _alone_from(offer, now)) > now:
             return Hold(until)
         estimates, waiting = offer.estimates, offer.waiting
         control, planned, level = estimates.control, waiting, -1
@@ -126,8 +126,11 @@ class Adaptive(Policy):
 
 
 def _alone_from(offer: Offer, now: int) -> int:
-    """Of two workers: when the other one's unit is predicted to end, or a row is due before; `now` if none runs."""
-    if offer.workers.most != 2 or offer.shared():
+    """Of two workers, while times of batches alone are unknown: when the other one's unit is predicted to end.
+
+    Earlier if a row is due; else `now`.
+    """
+    if not offer.estimates.latency[0].speed.crowded or offer.shared():
         return now
     ends = [unit.forecast.begins + unit.forecast.predicted for unit in offer.others()]
     return min(offer.due(now), max(ends, default=now))
