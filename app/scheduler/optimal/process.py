@@ -157,14 +157,14 @@ class Process:
         return allowed
 
     def doubt(self, errors: Floats) -> Floats:
-        """By action [rows, column, waiting]: the standard error of its cost, for all but the largest batch there is.
+        """By action [rows, column, waiting]: the standard error of its cost.
 
-        A batch that takes longer by dt delays its own rows and those that wait.
+        A batch that takes longer by dt delays its own rows and those that wait. To wait is as doubtful as to run all.
         """
         rows, waiting = np.ogrid[: self.largest + 1, : self.states + 1]
-        every = np.minimum(waiting, self.largest)
         own = np.r_[0.0, errors * self.times]
-        return (own[np.where(rows, rows, every)] * waiting)[:, None]
+        found: Floats = own[np.where(rows, rows, np.minimum(waiting, self.largest))] * waiting
+        return found[:, None]
 
     def at_once(self) -> tuple[Floats, Floats]:
         """What each action [rows, column, waiting] costs and takes until the next decision, 0 if it is impossible."""

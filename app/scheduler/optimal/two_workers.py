@@ -66,7 +66,7 @@ def solve(
 
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
     `rate` in rows per second. With `idling` False a worker waits only while another runs. `errors`: by rows, standard
-    errors of `together` as shares of it; then all waiting rows are run unless something else is significantly better.
+    errors of `together` as shares of it; each batch then counts as late by its own.
 
     Raises ValueError if no policy keeps up with the rate.
     """

@@ -65,6 +65,23 @@ def test_a_second_worker_that_only_slows_waits() -> None:
     assert all(rows == 0 for column in best.table[2:4] + best.table[6:] for rows in column)
 
 
+@pytest.mark.parametrize(
+    ("errors", "size"),
+    [
+        ((), 4),
+        ((0.01, 0.01, 0.01, 0.01), 4),
+        pytest.param((0.01, 0.01, 0.01, 0.3), 3, id="the-largest-is-no-refuge"),
+        pytest.param((0.01, 0.01, 0.3, 0.01), 4, id="nor-is-another"),
+    ],
+)
+def test_of_sizes_about_as_fast_a_known_one_is_run(errors: tuple[float, ...], size: int) -> None:
+    """Where many rows wait. Four serve 2 % more a second than three."""
+    times = (S, int(1.4 * S), int(1.8 * S), int(2.35 * S))
+    beside = TimeLeft((4,), (times[3],), 2)
+    best = solve(times, times, 2.0, beside, idling=False, effort=Effort(tolerance=0.01), errors=errors)
+    assert {column[40] for column in best.table} == {size}
+
+
 def test_workers_start_in_turn() -> None:
     """Where a batch takes about as long whatever its size, a few rows wait if the other has just begun, not if it is
     about to end: the rows that come until then share its place."""
