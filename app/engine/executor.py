@@ -56,7 +56,7 @@ class Ran:
         return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
 
     def outcome(self, unit_id: int) -> Outcome:
-        """What the scheduler is told of the unit, which ran well."""
+        """The report to the scheduler of a unit that ran well."""
         if self.step_ns is not None:  # the rest of the time counts as hand-over
             return Outcome(unit_id, None, self.infer_ns, self.ended, self.steps, (self.step_ns,), self.continues)
         times: tuple[int, ...] = ()

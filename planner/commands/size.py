@@ -195,7 +195,7 @@ def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: b
     if http_assumed and setup.front is not None:
         if_http_doubles = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
     error = _error(setup)
-    off = (1 - error, 1 + error) if error else ()
+    off = (1 / (1 + error), 1 + error) if error else ()
     return SizingResult(
         setup,
         replicas,

@@ -165,11 +165,10 @@ def _verdicts(found: SizingResult, goal: Goal) -> list[str]:
         f"{keeps} up to about {found.most_rate:.0f}/s: {found.most_rate / goal.rate - 1:.0%} above {goal.rate:g}/s"
     ]
     if found.if_http_doubles is not None:
-        latency = "overloaded" if found.if_http_doubles.load >= 1 else f"p99 {_ms(found.if_http_doubles.p99_ns[-1])} ms"
-        lines.append(f"if requests cost HTTP twice what is assumed: {latency} at {goal.rate:g}/s")
+        lines.append(f"if requests cost HTTP twice what is assumed: {_p99(found.if_http_doubles)} at {goal.rate:g}/s")
     if found.if_off:
-        low, high = (f"{_ms(one.p99_ns[-1])} ms" for one in found.if_off)
-        lines.append(f"batch times are known to {found.error:.1%}: p99 {low} to {high} at {goal.rate:g}/s")
+        low, high = map(_p99, found.if_off)
+        lines.append(f"batch times are known to {found.error:.1%}: {low} to {high} at {goal.rate:g}/s")
     less = [one for one in found.at if one.replicas != found.replicas]
     if less:
         plain, sized = less
@@ -178,6 +177,10 @@ def _verdicts(found: SizingResult, goal: Goal) -> list[str]:
             f"{sized.rate:g}/s"
         )
     return lines
+
+
+def _p99(one: LatencyEstimate) -> str:
+    return "overloaded" if one.load >= 1 else f"p99 {_ms(one.p99_ns[-1])} ms"
 
 
 def _verdict(one: LatencyEstimate, goal: Goal) -> str:

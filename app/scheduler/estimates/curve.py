@@ -106,10 +106,6 @@ class Curve:
             return 0.0
         return sqrt(self._variance[min(size, len(self._variance)) - 1] + FLOOR**2)
 
-    def hopeful(self, most: int, running: int) -> int:
-        """The size up to `most` that serves the most rows per second if it is as fast as its error allows."""
-        return max(range(1, most + 1), key=lambda size: size / self.compute(size, running) / (1 - self.error(size)))
-
     def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
         """Present over undisturbed time for which a batch of `size` keeps its worker from the next one, of any rows."""
         now, profiled = (max(0, ns - lead_ns) for ns in (self.handover.ns, self.handover.profiled_ns))

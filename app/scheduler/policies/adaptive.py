@@ -79,14 +79,14 @@ class Adaptive(Policy):
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
         """
-        curve = offer.estimates.latency[0]
-        if not curve.uncertain:
+        estimates = offer.estimates
+        if not estimates.latency[0].uncertain:
             return planned
-        often = _TRIED_FULL if offer.waiting >= offer.full else _TRIED
+        often = _TRIED_FULL if planned and offer.waiting >= offer.full else _TRIED  # to wait is decided at each arrival
         self._planned = (self._planned + 1) % often
         if self._planned:
             return planned
-        return offer.waiting if often == _TRIED else curve.hopeful(offer.full, offer.workers.most)
+        return offer.waiting if often == _TRIED else estimates.hopeful(offer.full)
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         window = offer.by_length() if offer.estimates.curves.lengths else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
+from math import exp
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, preferred_size, regression
 from app.scheduler.estimates.curve import Curve
@@ -52,6 +53,14 @@ class Estimates:
         if not all(latency.known for latency in self.latency):
             return 1
         return preferred_size(self.arrivals.rate, self.interval, self._program.max_batch)
+
+    def hopeful(self, most: int) -> int:
+        """The size up to `most` that serves the most rows per second if it is as fast as its error allows."""
+
+        def fastest(size: int) -> float:
+            return self.time(size, running=self._device.max_running) / exp(max(one.error(size) for one in self.latency))
+
+        return max(range(1, most + 1), key=lambda size: size / fastest(size))
 
     def row_ns(self, full: Sequence[int]) -> float:
         """Device time of a row in full batches, of so many rows by stage. At the device's peak rate, 1 s a second.
