@@ -26,6 +26,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, WorkerSpec
+from planner.profile_times import peak_at
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
@@ -120,7 +121,7 @@ class Setup:
     def peak(self) -> float:
         """Rows per second of one device at best: a load of 1. With lengths, for rows of the mean length."""
         means = [mean_length(spec, option) for option, spec, _ in self._length_specs]
-        return self.profile.peak_at(*means) if means else self.profile.peak
+        return peak_at(self.profile, *means) if means else self.profile.peak
 
     @property
     def split(self) -> bool:

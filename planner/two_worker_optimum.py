@@ -12,6 +12,7 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
+from planner.profile_times import occupied_ns
 
 _PHASES = 16
 _EACH = 8  # up to this largest batch each size has columns of its own
@@ -24,7 +25,8 @@ def curves(profile: Profile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[in
     """
     both = profile.times(2) if profile.concurrency_ns else profile.batch_ns
     together, sizes = padded(tuple(time + (profile.handover_ns or 0) for time in both))
-    return together, tuple(profile.occupied_ns[size - 1] for size in sizes), sizes
+    occupied = occupied_ns(profile)
+    return together, tuple(occupied[size - 1] for size in sizes), sizes
 
 
 def peak(profile: Profile) -> float:

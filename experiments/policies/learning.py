@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from app.scheduler.estimates import evidence
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.smooth import ONCE, measured_once
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.due import Due
 from app.scheduler.optimal.tables import ControlTables
@@ -62,8 +62,10 @@ class Evidence:
     def warmed_up(self, profile: Profile, seed: int) -> Profile:
         """What a server knows when it is ready: no times of units that run at once."""
         taken = np.array(profile.batch_ns) * self._drawn(profile.max_batch, [seed, 1], self.warm)
-        smooth = measured_once(dict(enumerate(taken.tolist(), 1))).values()
-        return Profile(tuple(max(1, round(ns)) for ns in smooth), errors=(ONCE,) * profile.max_batch)
+        known = evidence.Evidence(Profile((1,) * profile.max_batch))
+        for size, ns in enumerate(taken.tolist(), 1):
+            known.add(evidence.Point(1, size), evidence.UnitTime(max(1, round(ns))), evidence.WARM_UP)
+        return known.profile()
 
     def _drawn(self, count: int, seed: Sequence[int], spikes: tuple[float, float]) -> NDArray[np.float64]:
         random = np.random.default_rng(seed)

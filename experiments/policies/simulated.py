@@ -30,6 +30,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
 from planner import option_values
+from planner.profile_times import occupied_ns
 from planner.serve_all import bound_ns
 
 PROFILES = DOCS / "profiles"
@@ -85,7 +86,7 @@ def devices(folder: Path) -> dict[str, Profile]:
 
 def best_tables(profile: Profile, rate: float) -> tuple[optimal.Optimum, ControlTables]:
     """The optimum, and control tables by which it is followed at every measured rate."""
-    best = optimal.solve(profile.occupied_ns, rate)
+    best = optimal.solve(occupied_ns(profile), rate)
     return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, profile.peak, mean_ns=(best.mean_ns,))
 
 

@@ -20,6 +20,7 @@ from app.engine.pool import Slots
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.scheduler.estimates.pairs import PairTime
+from planner.commands.profile_measure import repeated
 
 FIRST, OTHER = 0, 1  # the worker that each runs on
 _LEAST_NS = 20_000_000  # of each turn
@@ -116,7 +117,7 @@ async def _beside(measuring: Measuring, first: ProfiledModel, other: ProfiledMod
 async def _time(measuring: Measuring, model: ProfiledModel, size: int, beside: str) -> int:
     """Nanoseconds of a batch of the first model."""
     try:
-        return (await measuring.repeated(model.executor, FIRST, _slots(model, FIRST, size), _LEAST_NS)).ns
+        return (await repeated(measuring, model.executor, FIRST, _slots(model, FIRST, size), _LEAST_NS)).ns
     except RuntimeError as exc:
         raise _failed(model, size, beside, str(exc)) from None
 

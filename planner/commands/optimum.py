@@ -9,6 +9,7 @@ import typer
 from app.errors import as_config_error
 from planner.commands.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from planner.commands.output import print_json, tabulated
+from planner.profile_times import at_length, occupied_ns
 
 _MS = 1e6
 _OF_WORKERS = (
@@ -55,7 +56,7 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
     from planner.two_worker_optimum import compared, peak
 
     measured = option_values.profile(profile, max_batch)
-    measured = measured.at(length) if length else measured
+    measured = at_length(measured, length) if length else measured
     cells = []
     for one_rate in option_values.rates(rate, load, peak(measured), "poisson"):
         assert one_rate is not None
@@ -76,8 +77,8 @@ def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: in
 
     measured = option_values.profile(profile, max_batch)
     if length:
-        measured = measured.at(length)
-    times = measured.occupied_ns
+        measured = at_length(measured, length)
+    times = occupied_ns(measured)
     cells = []
     for one_rate in option_values.rates(rate, load, measured.peak, "poisson"):
         assert one_rate is not None

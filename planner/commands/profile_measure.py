@@ -16,7 +16,11 @@ from planner.commands import output
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
     from app.engine.engine import Engine
+    from app.engine.executor import Executor
+    from app.engine.pool import Slots
+    from app.engine.profiling.measuring import Measuring
     from app.engine.profiling.profiled_model import ProfiledModel
+    from app.scheduler.estimates.evidence import UnitTime
     from app.scheduler.estimates.profile import Profile
 
 _ON_GPU = 4  # workers on a GPU; streams are cheap, but their benefit is not known
@@ -98,6 +102,21 @@ async def loaded(engine: Engine, model: Model, length: int = 0) -> AsyncIterator
     engine.device.arrive(profiled.executor, profiled.spare)
     yield profiled
     await engine.stop(served)
+
+
+async def repeated(measuring: Measuring, executor: Executor, worker: int, slots: Slots, least_ns: int = 0) -> UnitTime:
+    """The median of batches that follow one another on a worker for at least `least_ns`.
+
+    The first does not count: it pays for waking up. Raises RuntimeError when the model fails.
+    """
+    from app.scheduler.estimates.evidence import UnitTime
+
+    timed: list[UnitTime] = []
+    begun = measuring.clock()
+    while len(timed) < 2 or measuring.clock() - begun < least_ns:
+        (one,) = await measuring.measure(executor, [(worker, slots)])
+        timed.append(one.timed)
+    return UnitTime.median(timed[1:])
 
 
 def measure(model: Model, settings: Settings, length: int = 0) -> tuple[Profile, Path | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from app.errors import ConfigError
 from app.settings import Settings
 from planner.commands.output import aligned
-from planner.commands.profile_measure import idle_engine, loaded, run
+from planner.commands.profile_measure import idle_engine, loaded, repeated, run
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -145,8 +145,8 @@ def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
 async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> StageTimes:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
     from app.contract import Stages
-    from app.engine.profiling.cells import size_sets
-    from app.engine.profiling.measuring import UnitTime, median_of
+    from app.engine.profiling.sampler import size_sets
+    from app.scheduler.estimates.evidence import UnitTime
 
     whole = replace(model, stages=Stages())
     *_, sizes = size_sets(model.info.batching.max_batch)
@@ -158,12 +158,13 @@ async def _times(model: Model, settings: Settings, length: int, budget_s: float)
         for _ in range(_MOST):
             for size in sizes:
                 first, second = [
-                    await engine.profiling.measuring.repeated(one.executor, 0, one.spare[:size]) for one in (uncut, cut)
+                    await repeated(engine.profiling.measuring, one.executor, 0, one.spare[:size])
+                    for one in (uncut, cut)
                 ]
                 found[size].append((first, second))
             if time.monotonic() - begun > budget_s:
                 break
-    medians = {size: [median_of(timed) for timed in zip(*visits, strict=True)] for size, visits in found.items()}
+    medians = {size: [UnitTime.median(timed) for timed in zip(*visits, strict=True)] for size, visits in found.items()}
     return StageTimes(
         {size: one.ns / 1e6 for size, (one, _) in medians.items()},
         {size: one.ns / 1e6 for size, (_, one) in medians.items()},

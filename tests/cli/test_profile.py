@@ -10,12 +10,13 @@ import pytest
 from app import models
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
-from app.engine.profiling.cells import concurrency_levels
+from app.engine.profiling.sampler import concurrency_levels
 from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse
+from planner.profile_times import at_length
 
 from .running import assert_refused, invoke, printed, succeeds
 
@@ -104,7 +105,7 @@ def test_stages_and_lengths(tmp_path: Path) -> None:
     assert printed("simulate", *options, "--requests", "200", "--lengths", "uniform:1:32")["completed"] == 200
     for length in (2, 32):
         rate = printed("optimum", *options, "--length", str(length))["rate"]
-        assert rate == pytest.approx(0.05 * profile.at(length).peak)
+        assert rate == pytest.approx(0.05 * at_length(profile, length).peak)
 
 
 def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:

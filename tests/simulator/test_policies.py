@@ -11,7 +11,7 @@ import pytest
 from tiers import few, full
 
 from app.scheduler.estimates.profile import Profile, linear
-from app.scheduler.estimates.smooth import ONCE, measured_once
+from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
 from app.scheduler.optimal.tables import solve
 from planner.fleet import Setup, run
 from planner.two_worker_optimum import compared, peak, solved
@@ -64,7 +64,7 @@ def disturbed(kind: str, seed: int) -> Profile:
     slow = draw.sample(range(12), 2) if kind == "spiked" else ()
     times = [ns * (draw.uniform(3, 8) if at in slow else 1) * (1 + noise * draw.expovariate(1))
              for at, ns in enumerate(TRUE.batch_ns)]  # fmt: skip
-    found = measured_once(dict(enumerate(times, 1)))
+    found = drawn({size: Estimate(ns, ONCE) for size, ns in enumerate(times, 1)})
     return Profile(tuple(round(found[size]) for size in range(1, 13)), errors=(ONCE,) * 12)
 
 

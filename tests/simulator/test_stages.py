@@ -9,6 +9,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import Profile, parse
 from planner.fleet import Setup, run
+from planner.profile_times import peak_at
 from planner.simulator import Simulator
 from planner.tally import Tally
 
@@ -59,7 +60,7 @@ def test_a_step_takes_longer_the_more_a_row_has_read_and_written() -> None:
     steps = parse({"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 2}}, "cell": True})
     profile = replace(WRITER, stages=(WRITER.stages[0], steps))
     assert written(profile, [0], [10], [3]) == pytest.approx([1 + 1 + 1.1 + 1.2])
-    assert profile.peak_at(10, 4) == pytest.approx(2 / (1 + 4 * 1.2) * 1e3)
+    assert peak_at(profile, 10, 4) == pytest.approx(2 / (1 + 4 * 1.2) * 1e3)
 
 
 def test_a_load_of_one_counts_reading_and_writing() -> None:

@@ -13,20 +13,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from app.contract import Array, SampleRow
 from app.engine.device import Device
 from app.engine.executor import TRIED_TOKENS
 from app.engine.pool import Slots
-from app.engine.profiling.cells import Cell, at_lengths, cells, concurrency_levels, length_sets, size_sets
-from app.engine.profiling.measuring import MeasuredBatch, Measuring, median_of
+from app.engine.profiling.measuring import MeasuredBatch, Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
-from app.engine.profiling.sampler import LEAST, Sampler
-from app.engine.profiling.warmup import filled, lay_out, write_rows
+from app.engine.profiling.sampler import (
+    LEAST,
+    Sampler,
+    at_lengths,
+    concurrency_levels,
+    length_sets,
+    points,
+    size_sets,
+)  # fmt: skip
+from app.engine.profiling.warmup import lay_out, write_rows
 from app.models.checks.row_check import Comparisons, Finding, comparisons
 from app.models.checks.samples import longest, most_length, row_check_rows
 from app.models.checks.trial import finding_warning, tolerance_of
+from app.scheduler.estimates.evidence import WARM_UP, Evidence, Point, UnitTime
 
 log = logging.getLogger("starling.engine")
 
@@ -75,7 +84,7 @@ class IdleMeasurement:
             log.warning("model %s: %s", self._model.name, finding_warning(finding))
 
     async def measure(self) -> None:
-        """Time the sampler's cells until they are settled or the budget is spent; then set the model's profile.
+        """Time the sampler's points until they are settled or the budget is spent; then set the model's profile.
 
         A length at which a batch fails is skipped, unless it is the rows' own. Raises RuntimeError when the model
         fails otherwise.
@@ -87,47 +96,47 @@ class IdleMeasurement:
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
         sampler = Sampler(model.profile, sizes)
         handovers: list[int] = []
-        # Sizes first, because batches are formed by their times; the rest of the budget is for all unsettled cells.
+        # Sizes first, because batches are formed by their times; the rest of the budget is for all unsettled points.
         spent = await self._time(sampler, handovers, self._budget_ns // 2)
         sampler.want(lengths)
         await self._time(sampler, handovers, self._budget_ns - spent)
         if not handovers:
             return
-        model.profile = sampler.profile(
+        measured = sampler.evidence.profile(
             self._own,
             cell=model.executor.steps is not None,
             written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
-            model=model.profile.model, lengths=self._lengths, made=now_utc(),
-            push_depth=self._device.spec.push_depth,
-            handover_ms=max(0.0, median(handovers) / 1e6),
+            lengths=self._lengths, made=now_utc(), push_depth=self._device.spec.push_depth,
         )  # fmt: skip
+        handover_ns = max(0, round(median(handovers)))
+        model.profile = replace(measured, model=model.profile.model, handover_ns=handover_ns)
         model.origin = Origin.MEASURED
 
     async def _time(self, sampler: Sampler, handovers: list[int], budget_ns: int) -> int:
-        """Time the sampler's cells until they are settled or batches have taken `budget_ns`. Returns what they took."""
+        """Time points until they are settled or batches have taken `budget_ns`. Returns what they took."""
         model = self._model
         spent, laid_out = 0, -1
-        while spent < budget_ns and (cell := sampler.next()) is not None:
-            expected = self._expected(cell)
-            if cell.length and not self._fits(expected := max(expected, sampler.expected(cell))):
-                sampler.drop(cell)
+        while spent < budget_ns and (point := sampler.next()) is not None:
+            expected = self._expected(point)
+            if point.length and not self._fits(expected := max(expected, sampler.evidence.expected(point))):
+                sampler.drop(point)
                 continue
-            if cell.length != laid_out:
-                await asyncio.to_thread(lay_out, model.executor, model.spare, model.rows, cell.length)
+            if point.length != laid_out:
+                await asyncio.to_thread(lay_out, model.executor, model.spare, model.rows, point.length)
                 self._device.arrive(model.executor, model.spare)
-                laid_out = cell.length
+                laid_out = point.length
             try:
-                measured = await self._run(self._batches(cell), expected)
+                measured = await self._run(self._batches(point), expected)
+                timed = [one.timed for one in measured]
             except RuntimeError:
-                if not cell.length:
+                if not point.length:
                     raise
-                sampler.drop(cell)
+                sampler.drop(point)
                 continue
-            took = max(one.took_ns for one in measured)
-            spent += took
-            if cell.units == 1:
+            spent += max(one.took_ns for one in measured)
+            if point.units == 1:
                 handovers.append(measured[0].handover_ns)
-            sampler.add(cell, median_of([one.timed for one in measured]))
+            sampler.add(point, timed)
         return spent
 
     async def _replace_guess(self) -> None:
@@ -136,24 +145,26 @@ class IdleMeasurement:
         Sizes that would take too long are not run: their times are extrapolated from the largest that ran.
         """
         model, most = self._model, self._model.profile.max_batch
-        times: dict[int, int] = {}
+        evidence = Evidence(model.profile)
         for size in sorted({1, min(2, most), most}):
-            if times and not self._fits(max(times.values()) * size // max(times)):
-                break
-            times[size] = (await self._run_rows(model.rows[:1], size))[0]
-        times.setdefault(most, times[max(times)] * most // max(times))
-        model.profile = first_profile(model.executor, filled(times, most), self._lengths)
+            point = Point(1, size)
+            ns = evidence.expected(point)
+            if self._fits(ns):
+                ns = (await self._run_rows(model.rows[:1], size))[0].ns
+            evidence.add(point, UnitTime(ns), WARM_UP)
+        model.profile = first_profile(model.executor, evidence.profile(), self._lengths)
         model.origin = Origin.WARM_UP
 
-    async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[int, list[Array]]:
-        """Run rows as a batch of `size`. Returns its nanoseconds and the outputs."""
+    async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[UnitTime, list[Array]]:
+        """Run rows as a batch of `size`. Returns its time and the outputs."""
         model, slots = self._model, self._model.spare[:size]
         batch = [*rows, *[rows[-1]] * (size - len(rows))]
         await asyncio.to_thread(write_rows, model.executor.pool, slots, batch)
         self._device.arrive(model.executor, slots)
         (one,) = await self._run([(workers_for(self._device.spec, size)[0], slots)])
+        timed = one.timed
         assert one.completion.ran is not None
-        return one.completion.ran.busy_ns, one.completion.ran.outputs
+        return timed, one.completion.ran.outputs
 
     async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int = 0) -> list[MeasuredBatch]:
         """Run batches at once when there is no call, and count them as profiled batches."""
@@ -164,37 +175,34 @@ class IdleMeasurement:
         measured = await self._measuring.measure(model.executor, batches)
         for one in measured:
             model.stats.profiled.add(one.completion.outcome.compute_ns)
-        for one in measured:
-            if one.completion.ran is None:
-                raise RuntimeError(one.completion.message)
         return measured
 
-    def _batches(self, cell: Cell) -> list[tuple[int, Slots]]:
-        """One batch for each of the cell's units: worker and spare slots."""
+    def _batches(self, point: Point) -> list[tuple[int, Slots]]:
+        """One batch for each of the point's units: worker and spare slots."""
         spec, model = self._device.spec, self._model
         rows = len(model.spare) // len(spec.workers)
-        workers = workers_for(spec, model.profile.max_batch)[: cell.units]
-        return [(worker, model.spare[i * rows : i * rows + cell.size]) for i, worker in enumerate(workers)]
+        workers = workers_for(spec, model.profile.max_batch)[: point.units]
+        return [(worker, model.spare[i * rows : i * rows + point.size]) for i, worker in enumerate(workers)]
 
-    # which cells
+    # which points
 
     def _fits(self, batch_ns: int) -> bool:
         """Whether a batch of so many nanoseconds may be measured at all."""
         return batch_ns * _LARGEST_SHARE <= self._budget_ns
 
-    def _expected(self, cell: Cell) -> int:
-        """Nanoseconds of a cell's batches: from warm-up, in proportion to the length for longer rows."""
+    def _expected(self, point: Point) -> int:
+        """Nanoseconds of a point's batches: from warm-up, in proportion to the length for longer rows."""
         own = self._own or 1
-        return self._model.profile.batch_ns[cell.size - 1] * cell.units * max(own, cell.length) // own
+        return self._model.profile.batch_ns[point.size - 1] * point.units * max(own, point.length) // own
 
-    def _sizes_to_time(self, budget_ns: int) -> list[Cell]:
-        """Cells of as many sizes as the budget allows, alone and several at once."""
+    def _sizes_to_time(self, budget_ns: int) -> list[Point]:
+        """Points of as many sizes as the budget allows, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
         at_once = concurrency_levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([cells(sizes, at_once) for sizes in size_sets(largest)], LEAST, budget_ns)
+        return self._first_that_fits([points(sizes, at_once) for sizes in size_sets(largest)], LEAST, budget_ns)
 
-    def _lengths_to_time(self) -> list[Cell]:
-        """Cells of a few sizes at as many other lengths as half of the budget allows.
+    def _lengths_to_time(self) -> list[Point]:
+        """Points of a few sizes at as many other lengths as half of the budget allows.
 
         None for a model that runs by its cell, whose steps take the same time at any length; but decoders have some.
         """
@@ -206,12 +214,12 @@ class IdleMeasurement:
         choices = [at_lengths(sizes, lengths) for lengths in length_sets(most, own)]
         return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
 
-    def _first_that_fits(self, choices: Sequence[list[Cell]], times: int, budget_ns: int) -> list[Cell]:
+    def _first_that_fits(self, choices: Sequence[list[Point]], times: int, budget_ns: int) -> list[Point]:
         """The first of these sets that fits `times` visits into the budget, or the last; without batches that take too
         long."""
-        wanted: list[Cell] = []
+        wanted: list[Point] = []
         for some in choices:
-            wanted = [cell for cell in some if self._fits(self._expected(cell) // cell.units)]
+            wanted = [point for point in some if self._fits(self._expected(point) // point.units)]
             if times * sum(map(self._expected, wanted)) <= budget_ns:
                 break
         return wanted

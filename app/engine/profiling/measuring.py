@@ -8,31 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from app.engine.device import Completion, Device
 from app.engine.executor import Executor, Job, Stop
 from app.engine.pool import Slots
-
-
-class UnitTime(NamedTuple):
-    """Nanoseconds of a unit, and of each stage of a model in stages."""
-
-    ns: int
-    by_stage: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, completion: Completion) -> UnitTime:
-        """The times in a worker's report."""
-        ran = completion.ran
-        return cls(completion.outcome.compute_ns, () if ran is None else ran.by_stage_ns)
-
-
-def median_of(timed: Sequence[UnitTime]) -> UnitTime:
-    """The median, also by stage, of units that ran at once or one after another."""
-    by_stage = zip(*(one.by_stage for one in timed), strict=True)
-    return UnitTime(max(1, round(median(one.ns for one in timed))), tuple(max(1, round(median(ns))) for ns in by_stage))
+from app.scheduler.estimates.evidence import UnitTime
 
 
 class MeasuredBatch(NamedTuple):
@@ -43,7 +24,10 @@ class MeasuredBatch(NamedTuple):
 
     @property
     def timed(self) -> UnitTime:
-        return UnitTime.of(self.completion)
+        """Raises RuntimeError when the model has failed."""
+        if self.completion.ran is None:
+            raise RuntimeError(self.completion.message)
+        return UnitTime(self.completion.outcome.compute_ns, self.completion.ran.by_stage_ns)
 
     @property
     def handover_ns(self) -> int:
@@ -62,7 +46,7 @@ class Measuring:
         self.idle_since: Callable[[], int | None] = lambda: 0
         self.alone = False
         self._device = device
-        self._clock = clock
+        self.clock = clock
         self._number = 0  # of the last measured unit
         self._running: dict[int, asyncio.Future[MeasuredBatch]] = {}
         self._begun = 0
@@ -73,7 +57,7 @@ class Measuring:
         Units do not wake this coroutine, which would cost each of them a turn of the loop. A timer rings at the
         earliest possible time, and is set again if units have run meanwhile.
         """
-        loop, began = asyncio.get_running_loop(), self._clock()
+        loop, began = asyncio.get_running_loop(), self.clock()
         while not self.alone and (wait_ns := self._until_quiet(began, need_ns)) > 0:
             passed = loop.create_future()
             timer = loop.call_later(wait_ns / 1e9, passed.set_result, None)
@@ -85,7 +69,7 @@ class Measuring:
     def _until_quiet(self, began: int, need_ns: int) -> int:
         """Nanoseconds until the earliest possible end of `quiet`."""
         since = self.idle_since()
-        return need_ns if since is None else max(began, since) + need_ns - self._clock()
+        return need_ns if since is None else max(began, since) + need_ns - self.clock()
 
     async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[MeasuredBatch]:
         """Run one batch on each of some workers at once. `batches` are (worker, slots).
@@ -95,27 +79,13 @@ class Measuring:
         """
         loop = asyncio.get_running_loop()
         ends: list[asyncio.Future[MeasuredBatch]] = []
-        self._begun = self._clock()
+        self._begun = self.clock()
         for worker, slots in batches:
             self._number -= 1
             end = self._running[self._number] = loop.create_future()
             ends.append(asyncio.shield(end))
             self._device.push(worker, Job(self._number, executor, slots, len(slots)), Stop())
         return await asyncio.gather(*ends)
-
-    async def repeated(self, executor: Executor, worker: int, slots: Slots, least_ns: int = 0) -> UnitTime:
-        """The median of batches that follow one another on a worker for at least `least_ns`.
-
-        The first does not count: it pays for waking up. Raises RuntimeError when the model fails.
-        """
-        timed: list[UnitTime] = []
-        begun = self._clock()
-        while len(timed) < 2 or self._clock() - begun < least_ns:
-            (one,) = await self.measure(executor, [(worker, slots)])
-            if one.completion.ran is None:
-                raise RuntimeError(one.completion.message)
-            timed.append(one.timed)
-        return median_of(timed[1:])
 
     async def unmeasured(self) -> None:
         """Return when no measured unit runs."""
@@ -125,4 +95,4 @@ class Measuring:
     def ended(self, completion: Completion) -> None:
         """A measured unit has ended."""
         end = self._running.pop(completion.outcome.unit_id)
-        end.set_result(MeasuredBatch(completion, self._clock() - self._begun))
+        end.set_result(MeasuredBatch(completion, self.clock() - self._begun))

@@ -18,10 +18,12 @@ from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.lengths import by_tokens
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.smooth import ONCE
 from app.scheduler.optimal.due import Due
 from app.scheduler.types import DeviceSpec
 
+# Live batches move these to what batches take.
+_GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
+_GUESS_ERROR = 1.0  # of each size: the first batches of calls say what it takes
 _LOOKED_AT = 64  # rows: repeated requests of one client must not cost a copy each for ever
 
 
@@ -154,32 +156,32 @@ def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
     return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
 
 
-def first_profile(
-    executor: Executor,
-    batch_ns: Sequence[int],
-    lengths: Mapping[str, int] | None = None,
-    stages: tuple[Profile, ...] = (),
-    *,
-    error: float = ONCE,
-) -> Profile:
-    """A profile from few measurements. Each stage gets an equal share of the time, unless `stages` are given.
+def guess(max_batch: int) -> Profile:
+    """Batch times of which nothing is known. Low, so that no call is refused because of them."""
+    times = (_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, max_batch + 1))
+    return Profile(tuple(times), errors=(_GUESS_ERROR,) * max_batch)
+
+
+def first_profile(executor: Executor, known: Profile, lengths: Mapping[str, int] | None = None) -> Profile:
+    """A profile from little evidence. Each stage gets an equal share of the time, unless its own is known.
 
     `lengths`: of the rows that were run; times at other lengths are guessed (`by_tokens`).
-    `error`: the relative standard error of each size.
     """
-    count = len(executor.model.stages)
+    info, count = executor.model.info, len(executor.model.stages)
     own = max((lengths or {}).values(), default=0) if executor.steps is None else 0
-    most = most_length(executor.model.info.client_inputs, own)
-    part = tuple(max(1, ns // max(1, count)) for ns in batch_ns)
-    by_stage = [stage.batch_ns for stage in stages] or ([part] * count if count > 1 else [])
-    return Profile(
-        tuple(batch_ns),
-        model=executor.model.info.name,
+    most = most_length(info.client_inputs, own)
+
+    def guessed(batch_ns: tuple[int, ...]) -> Profile:
+        return Profile(batch_ns, by_length=by_tokens(own, most, batch_ns), guessed_lengths=True)
+
+    share = tuple(max(1, ns // max(1, count)) for ns in known.batch_ns)
+    stages = [stage.batch_ns for stage in known.stages] or ([share] * count if count > 1 else [])
+    return replace(
+        guessed(known.batch_ns),
+        model=info.name,
         extra={"lengths": lengths or {}, "made": now_utc()},
-        by_length=by_tokens(own, most, batch_ns),
-        stages=tuple(Profile(ns, by_length=by_tokens(own, most, ns), guessed_lengths=True) for ns in by_stage),
-        errors=(error,) * len(batch_ns),
-        guessed_lengths=True,
+        stages=tuple(map(guessed, stages)),
+        errors=known.errors,
     )
 
 

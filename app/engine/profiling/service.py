@@ -15,7 +15,7 @@ from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
-from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile
+from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile, guess
 from app.engine.profiling.tables import Solver, solved
 from app.engine.profiling.warmup import run_on, warm_up
 from app.engine.profiling.work_queue import WorkQueue
@@ -29,11 +29,6 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_class
 
 log = logging.getLogger("starling.engine")
-
-# Batch times of a model that could not be tried. Low, so that no call is refused because of them; the scheduler's scale
-# moves them to what batches take.
-_GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
-_GUESS_ERROR = 1.0  # of each size: the first batches of calls say what it takes
 
 
 class Profiling:
@@ -120,8 +115,7 @@ class Profiling:
         info = executor.model.info
         if unfit.__cause__ is not None:
             clear_frames(unfit.__cause__.__traceback__)  # keeps the lines for the log, frees the tensors
-        times = [_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, info.batching.max_batch + 1)]
-        profile = first_profile(executor, times, error=_GUESS_ERROR)
+        profile = first_profile(executor, guess(info.batching.max_batch))
         return ProfiledModel(executor, profile, Origin.GUESS, unfit=unfit)
 
     # while it serves

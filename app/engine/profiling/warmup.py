@@ -14,8 +14,7 @@ from app.contract import SampleRow
 from app.engine.device import Device
 from app.engine.executor import Executor, Ran
 from app.engine.pool import Pool, Slots
-from app.engine.profiling.measuring import UnitTime
-from app.engine.profiling.profiled_model import first_profile
+from app.engine.profiling.profiled_model import first_profile, guess
 from app.errors import ConfigError
 from app.models.base import verify
 from app.models.checks.calling import exit_as_error
@@ -24,9 +23,8 @@ from app.models.checks.samples import full_lengths, longest, short_lengths, stre
 from app.models.checks.trial import fit_row, try_full_length
 from app.models.compiled import batches_of_size_one
 from app.models.process_state import OF_BATCHES, ProcessState, named
-from app.scheduler.estimates.fields import interpolate
+from app.scheduler.estimates.evidence import WARM_UP, Evidence, Point, UnitTime
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.smooth import measured_once
 
 log = logging.getLogger("starling.engine")
 
@@ -52,21 +50,18 @@ def warm_up(device: Device, executor: Executor) -> tuple[Profile, tuple[SampleRo
         with suppress(Exception):  # the model may not take rows so short
             run([short], size)
     rows = model.checks.samples or (row,)
-    timed: dict[int, UnitTime] = {}
+    evidence = Evidence(guess(max_batch))
     for size in range(1, max_batch + 1):
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
             ran = _run(device, executor, rows, size)
-            timed[size] = UnitTime(ran.busy_ns, ran.by_stage_ns)
+            evidence.add(Point(1, size), UnitTime(ran.busy_ns, ran.by_stage_ns), WARM_UP)
     full = full_lengths(inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
         # else the first such batch would wait for memory
         _run(device, executor, [stretched(inputs, row, full)], max_batch)
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
-    times = filled({size: one.ns for size, one in timed.items()}, max_batch)
-    by_stage = zip(*(one.by_stage for one in timed.values()), strict=True)
-    stages = tuple(Profile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
-    return first_profile(executor, times, longest(rows), stages), tuple(rows)
+    return first_profile(executor, evidence.profile(), longest(rows)), tuple(rows)
 
 
 def run_on(device: Device, executor: Executor) -> Run:
@@ -127,11 +122,6 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
             continue
         for slot, row in zip(slots, cycle(rows), strict=False):
             pool.write(range(slot, slot + 1), index, row.arrays[index][None])
-
-
-def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
-    """A time for each size 1..max_batch, from one run of some sizes: smoothed, and interpolated between these."""
-    return tuple(map(int, interpolate(measured_once(times), range(1, max_batch + 1))))
 
 
 def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:

@@ -76,7 +76,7 @@ def concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
 
 
 def errors(given: Any, max_batch: int) -> tuple[float, ...]:
-    """By size; one that was not measured is known no better than the nearest that was, nor than a curve bends."""
+    """By size, see `known_errors`."""
     if not isinstance(given, Mapping):
         raise fault("error", "shares by batch size", given)
     known = {}
@@ -85,11 +85,16 @@ def errors(given: Any, max_batch: int) -> tuple[float, ...]:
         known[whole(name, key)] = number(share, key)
         if known[int(name)] < 0:
             raise fault(key, "a share of at least 0", share)
+    return known_errors(known, max_batch) if known else ()
+
+
+def known_errors(known: Mapping[int, float], max_batch: int) -> tuple[float, ...]:
+    """By size; one that was not measured is known no better than the nearest that was, nor than a curve bends."""
 
     def error(size: int) -> float:
         return known[size] if size in known else max(UNMEASURED, known[min(known, key=lambda one: abs(one - size))])
 
-    return tuple(map(error, range(1, max_batch + 1))) if known else ()
+    return tuple(map(error, range(1, max_batch + 1)))
 
 
 def handover(given: Any) -> int:

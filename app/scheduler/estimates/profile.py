@@ -58,11 +58,6 @@ class Profile:
         return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
 
     @property
-    def occupied_ns(self) -> tuple[int, ...]:
-        """By size: how long a batch alone occupies its worker, with hand-over."""
-        return tuple(time + (self.handover_ns or 0) * len(self.parts) for time in self.batch_ns)
-
-    @property
     def best(self) -> int:
         """The size with the most rows per second, run alone."""
         return max(range(1, self.max_batch + 1), key=lambda size: size / self.batch_ns[size - 1])
@@ -107,33 +102,6 @@ class Profile:
     def time(self, size: int, length: int = 0) -> float:
         """Nanoseconds of one run (or step) of a batch alone. `length`: of its longest row, 0 if unknown."""
         return time_at(self.by_length, size, length) if length and self.by_length else self.batch_ns[size - 1]
-
-    def peak_at(self, length: float, steps: float = 0) -> float:
-        """Rows per second of the best size, for rows of one length. In a cell they make `steps` steps, or `length`."""
-        return max(size * 1e9 / time for size, time in enumerate(self._whole(length, steps or length), 1))
-
-    def at(self, length: int) -> Profile:
-        """The profile of rows of one length, run whole: in a cell each makes `length` steps.
-
-        `handover_ns` is the cost of all units of a batch.
-        """
-        units = sum(length if part.cell else 1 for part in self.parts)
-        return replace(
-            self,
-            batch_ns=tuple(map(round, self._whole(length, length))),
-            by_length=(),
-            stages=(),
-            handover_ns=self.handover_ns and self.handover_ns * units,
-        )
-
-    def _whole(self, length: float, steps: float) -> list[float]:
-        """Nanoseconds by size of rows that run whole, with so many steps in a cell.
-
-        Steps made count as length there; on average half of them have been made.
-        """
-        parts = [(part, length + steps / 2, steps) if part.cell else (part, length, 1) for part in self.parts]
-        sizes = range(1, self.max_batch + 1)
-        return [sum(part.time(size, round(longest)) * count for part, longest, count in parts) for size in sizes]
 
     @property
     def fit(self) -> dict[str, float]:

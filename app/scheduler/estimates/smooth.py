@@ -6,7 +6,7 @@ The steps and their sources: docs/theory/estimates.md, to whose numbers the comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -29,26 +29,23 @@ class Estimate(NamedTuple):
 
 
 def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (2)."""
-    if len(known) < _NEIGHBOURS:  # too few to tell a bump from the curve
-        return {size: one.ns for size, one in known.items()}
+    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (2).
+
+    A single time shows no distance, because other work may have added to it (3). Where sizes are too few to tell a bump
+    from the curve, such a one counts as at most as slow as a larger size.
+    """
     found = {}
+    if len(known) < _NEIGHBOURS:
+        larger = inf
+        for size in sorted(known, reverse=True):
+            ns, error = known[size]
+            found[size] = larger = ns if error < ONCE else min(ns, larger)
+        return dict(sorted(found.items()))
     for size, line in smoothed(known).items():
         off, doubt = known[size].ns - line, _SIGNIFICANT * known[size].error * line
-        found[size] = line + off * max(0.0, 1 - (doubt / off) ** 2) if off else line
+        shown = off and known[size].error < ONCE
+        found[size] = line + off * max(0.0, 1 - (doubt / off) ** 2) if shown else line
     return found
-
-
-def measured_once(times: Mapping[int, float]) -> dict[int, float]:
-    """Nanoseconds by size, if each size was measured once: the smooth curve alone (3).
-
-    A single time cannot show that its size departs from the curve, because other work may have added to it. Of few
-    sizes each counts as at most as slow as a larger one.
-    """
-    if len(times) >= _NEIGHBOURS:
-        return smoothed({size: Estimate(ns, ONCE) for size, ns in times.items()})
-    sizes = sorted(times, reverse=True)
-    return dict(zip(sizes, accumulate((times[size] for size in sizes), min), strict=True))
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:

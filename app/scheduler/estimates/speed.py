@@ -10,6 +10,7 @@ from app.scheduler.estimates.profile import Profile
 LEAST_NOISE, _NOISE, _MOST_NOISE = 0.01**2, 0.1**2, 0.6**2
 _BEFORE = 4  # batches that the first noise counts as
 _COMMON = 0.02  # weight of one batch in the noise, at least
+_NOTHING = 10.0  # variance of a size of which nothing is known
 _OUTLIER = 16.0  # times the variance expected, as which one batch counts at most
 _RECENT = 0.125  # and in `drift`: about the last eight count
 _SIGNIFICANT = 3.0  # standard deviations of `drift` without a change of speed
@@ -65,8 +66,9 @@ class Speed:
         self._seen = True
         self.batches += 1
         weight = max(_COMMON, 1 / (_BEFORE + self.batches))
-        noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
-        self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
+        if total < _NOTHING:  # the first batch of a size of which nothing is known shows no noise
+            noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
+            self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
         first, second = self._of_alone + share * self._both, self._both + share * self._of_beside
         self._alone += first / total * counted
         self._of_alone -= first * first / total

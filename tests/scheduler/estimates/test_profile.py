@@ -12,6 +12,7 @@ from tiers import repeatable
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile, linear, parse
+from planner.profile_times import at_length, occupied_ns, peak_at
 
 EXAMPLES = repeatable(100)
 FULL: dict[str, Any] = {
@@ -32,7 +33,7 @@ def test_all_keys() -> None:
     assert profile.concurrency_ns == {2: (1_500_000, 2_000_000, 2_500_000, 3_000_000)}
     assert [profile.times_of(units) for units in (1, 2, 9)] == [profile.batch_ns, *[profile.concurrency_ns[2]] * 2]
     assert (profile.best, profile.peak) == (4, 2000)  # of computing alone
-    assert profile.occupied_ns == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
+    assert occupied_ns(profile) == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
 
 
 def test_cut_to_a_smaller_batch() -> None:
@@ -54,7 +55,7 @@ def test_each_stage_is_handed_over() -> None:
     stages = [{"batch_ms": {"1": 2}}, {"batch_ms": {"1": 1}}]
     profile = parse({"stages": stages, "handover_ms": 0.1})
     assert [stage.handover_ns for stage in profile.of_stages()] == [100_000, 100_000]
-    assert profile.occupied_ns == (3_200_000,)
+    assert occupied_ns(profile) == (3_200_000,)
     assert parse(profile.to_dict()) == profile
     assert [stage.handover_ns for stage in parse({"stages": stages}).of_stages()] == [None, None]
 
@@ -114,10 +115,10 @@ def test_profile_of_rows_of_one_length() -> None:
             ],
         }
     )
-    at = profile.at(20)
+    at = at_length(profile, 20)
     assert at.batch_ns == (5_000_000, 8_000_000)
-    assert at.occupied_ns == (15_500_000, 18_500_000)
-    assert at.peak == profile.peak_at(20)
+    assert occupied_ns(at) == (15_500_000, 18_500_000)
+    assert at.peak == peak_at(profile, 20)
 
 
 def test_interpolation_keeps_what_is_known_and_stays_within_it() -> None:

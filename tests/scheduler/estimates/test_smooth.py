@@ -10,7 +10,7 @@ from tiers import few
 
 from app.scheduler.estimates.lengths import LengthTimes, any_length, by_tokens, rounded, time_at
 from app.scheduler.estimates.quantile import RunningQuantile
-from app.scheduler.estimates.smooth import ONCE, Estimate, drawn, measured_once, smoothed
+from app.scheduler.estimates.smooth import ONCE, Estimate, drawn, smoothed
 
 # The smooth curve: bumps that are significant survive, others vanish.
 
@@ -46,7 +46,9 @@ def test_a_line_through_sizes_of_which_one_counts_has_no_slope() -> None:
 
 
 def test_few_sizes_are_left_as_they_were_measured() -> None:
-    assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
+    """But what was measured once counts as at most as slow as a larger size."""
+    assert drawn({1: Estimate(5.0, 0.1), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
+    assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE), 4: Estimate(4.0, ONCE)}) == {1: 3.0, 2: 3.0, 4: 4.0}
     assert drawn({}) == {}
 
 
@@ -128,7 +130,8 @@ def test_stalls_raise_it_to_a_bound() -> None:
 @pytest.mark.parametrize("sizes", [range(1, 33), (1, 2, 4, 8, 16, 32), (1, 2, 3)], ids=["all", "powers", "few"])
 def test_one_slow_run_of_a_size_that_was_measured_once_shows_nothing(sizes: Sequence[int]) -> None:
     times = {size: 5.0 + size for size in sizes}
-    spiked = measured_once({**times, sizes[1]: 8 * times[sizes[1]]})
+    measured = {**times, sizes[1]: 8 * times[sizes[1]]}
+    spiked = drawn({size: Estimate(ns, ONCE) for size, ns in measured.items()})
     larger = times[sizes[2]]
     assert times[sizes[0]] <= spiked[sizes[1]] <= 1.02 * larger
     assert [spiked[size] for size in sizes[2:]] == pytest.approx([times[size] for size in sizes[2:]], rel=0.02)
