@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from experiments.common.folders import vector, write_model
-from experiments.common.live import right
+from experiments.common.live import right, rotated
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session
@@ -199,7 +199,7 @@ class DataSet:
         """Latencies of all models at one rate: the median over seeds of each percentile."""
         found: dict[str, list[Repeat]] = {model: [] for model in models}
         for number in range(self._chosen.repeats):
-            for model in [*models[number % len(models) :], *models[: number % len(models)]]:
+            for model in rotated(models, number):
                 plan = replace(self._plan, rate=rate)
                 found[model].append(await self._once(model, plan, self._chosen.seed + number, self._chosen.seconds))
         self.lag_ms = max(

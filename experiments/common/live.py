@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from types import MappingProxyType
 
@@ -17,6 +17,13 @@ def right(name: str, repeat: Repeat) -> Repeat:
     for example in repeat.examples.values():
         raise MeasurementError(f"{name}: {example}")
     return repeat
+
+
+def rotated(names: Iterable[str], number: int) -> list[str]:
+    """The names in the order of round `number`: each round begins with another one, so that none is always first."""
+    given = list(names)
+    first = number % len(given)
+    return [*given[first:], *given[:first]]
 
 
 @contextmanager
@@ -39,10 +46,8 @@ async def in_turns(plans: Mapping[str, BenchPlan]) -> dict[str, list[Repeat]]:
         for session in sessions.values():
             await session.warm()
             await session.settle()
-        names = list(plans)
-        for number in range(plans[names[0]].repeats):
-            first = number % len(names)
-            for name in (*names[first:], *names[:first]):
+        for number in range(next(iter(plans.values())).repeats):
+            for name in rotated(plans, number):
                 plan = plans[name]
                 runs[name].append(await sessions[name].once(plan, plan.seed + number, plan.duration_s))
                 await sessions[name].settle()  # no queue is left for the next

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +26,8 @@ Instants = NDArray[np.int64]
 
 FOREVER_MS = 3_600_000.0  # a delay longer than any run
 _PATIENCE = 100  # mean latencies: by then the next row has come, with a chance of nearly 1
+_WARM_NS = 3_000_000_000  # not steady: `adaptive` knows no rate until the first tick, after a second
+_COOL = 100  # requests at the end that are not steady: rows held then wait for arrivals that do not come
 _QUEUE = 1 << 30  # rows that may wait: nothing is refused, because latencies are what is compared
 _solve = lru_cache(maxsize=64)(control.solve)
 
@@ -151,6 +153,13 @@ def serve(server: Server, instants: Instants, device: SimulatedDevice | None = N
         )
     latencies = np.array([recorder.latency_ns[number] for number in range(1, len(instants) + 1)]) / 1e6
     return Served(latencies[warm:], tally, busy)
+
+
+def steady(server: Server, instants: Instants, device: SimulatedDevice | None = None) -> Served:
+    """The same without its beginning and its end."""
+    served = serve(server, instants, device, min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
+    count = len(served.latency_ms)
+    return replace(served, latency_ms=served.latency_ms[: count - min(_COOL, count // 10)])
 
 
 def stepped(steps: Sequence[tuple[int, float]], seed: int) -> Instants:

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from experiments.common.baselines import command_of
-from experiments.common.live import serving
+from experiments.common.live import rotated, serving
 from experiments.disb.client.clients import Clients, SentAs, WorkloadPlan
 from experiments.disb.client.figures import by_class
 from experiments.disb.client.workload import Klass, Load, Task, Workload, read
@@ -167,8 +167,7 @@ async def in_turns(scene: Scene, name: str, say: Said) -> dict[str, Any]:
         warm = next(column for column in COLUMNS.values() if column.server == server and column.only is None)
         await scene.play(warm, workload, scene.chosen.seed, min(0.5, scene.chosen.seconds))
     for index in range(scene.chosen.repeats):
-        order = list(COLUMNS)
-        for column in [*order[index % len(order) :], *order[: index % len(order)]]:
+        for column in rotated(COLUMNS, index):
             seed = scene.chosen.seed + index
             runs[column].append(await scene.play(COLUMNS[column], workload, seed, scene.chosen.seconds))
     figures = {"scale": factor, "share": share(given), "runs": runs}

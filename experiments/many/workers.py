@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-import numpy as np
-
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from experiments.common.processes import spread
-from experiments.common.simulated import Instants, Policy, Server, serve, stepped
+from experiments.common.simulated import Instants, Policy, Server, steady, stepped
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
 from planner.simulated_device import SimulatedDevice
@@ -33,9 +31,7 @@ SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3, 3.0)}
 SEEDS, REQUESTS = 1, 8_000  # of each cell; requests of a run, at least
 TWO = 0.02  # `adaptive` is to be so near to the optimum
 _PHASES = 8
-_WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 10  # length of a run
-_COOL = 100  # requests at the end that are left out
 
 
 def slowed(profile: Profile, factor: float) -> Profile:
@@ -59,9 +55,7 @@ def optimum(profile: Profile, rate: float) -> tuple[two_workers.Solution, Contro
 
 def mean_ms(server: Server, instants: Instants) -> float:
     """Mean latency, without the beginning and the end."""
-    warm = min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS)))
-    served = serve(server, instants, SimulatedDevice(server.profile, 2), warm)
-    return float(served.latency_ms[:-_COOL].mean())
+    return float(steady(server, instants, SimulatedDevice(server.profile, 2)).latency_ms.mean())
 
 
 def cell(given: tuple[str, Profile, float, float, int]) -> Data:

@@ -25,7 +25,7 @@ from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
-from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
+from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, steady, stepped
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
@@ -37,8 +37,6 @@ PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
-_WARM_NS = 3_000_000_000  # left out at the start: `adaptive` knows no rate until the first tick, after a second
-_COOL = 100  # requests at the end that are left out
 _LEAST_S = 20  # length of a run
 _SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
 #: If the last quarter's latency over the first's and the mean over the optimum are larger, the queue grows forever.
@@ -92,10 +90,8 @@ def best_tables(profile: Profile, rate: float) -> tuple[optimal.Optimum, Control
 
 def simulate(server: Server, instants: Instants) -> dict[str, float]:
     """Latencies in ms, and rows a batch. Requests that are never answered are left out."""
-    served = serve(server, instants, warm=min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
-    # Rows held at the end wait for arrivals that do not come: they would count against policies that hold.
-    latency = served.latency_ms[: -min(_COOL, len(served.latency_ms) // 10)]
-    latency, tally = latency[latency < FOREVER_MS / 2], served.tally
+    served = steady(server, instants)
+    latency, tally = served.latency_ms[served.latency_ms < FOREVER_MS / 2], served.tally
     return {
         "mean_ms": float(latency.mean()), "p99_ms": float(np.quantile(latency, 0.99)),
         "batch": tally.rows / tally.units,

@@ -1,5 +1,5 @@
 """Benchmarks. `make bench` measures the cost of serving against the least that could serve the same thing.
 
-`python -m loadtest.bench` runs the cases of `cases.py`; `python -m experiments.costs.profile` shows where time goes.
-The servers that are compared are child processes on loopback and take turns within one run.
+`python -m loadtest.bench` runs the cases of `cases.py`. The servers that are compared are child processes on loopback
+and take turns within one run.
 """

@@ -1,9 +1,8 @@
-"""Runs a workload against a server over HTTP: one client for each task, V2 with binary tensors.
+"""Plays a workload against a server over HTTP: one client for each task, V2 with binary tensors.
 
-    result = in_loop(play(WorkloadPlan(url="localhost:8000", workload=read(path).mapped({"vgg19": "mlp"}))))
-
-First each task runs alone for a moment, one request after another: so models are warm, connections open, and it is
-known what a task takes alone. Then the workload runs, at first without being counted.
+async with Clients(WorkloadPlan(url="localhost:8000", workload=read(path).mapped({"vgg19": "mlp"}))) as clients:
+    alone_ms = [await clients.alone(number) for number in range(len(workload.tasks))]
+    outcomes, lags = await clients.play(workload, seed, range(len(alone_ms)), alone_ms)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import zip_longest
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -21,10 +20,10 @@ from loadtest.generator.alarm import clock
 from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.drive import LEAD_NS, Drive
 from loadtest.generator.plan import BenchPlan, Unusable
-from loadtest.generator.run import LAG_P99_MS, LAG_SHARE, Lagging, Session, endless_picks, without_collections
-from loadtest.generator.stats import by_kind, fault_of, percentile
+from loadtest.generator.run import Session, endless_picks, without_collections
+from loadtest.generator.stats import by_kind, fault_of
 
-from .figures import Outcome, by_class
+from .figures import Outcome
 from .schedule import Launch, Players
 from .workload import CLASSES, TIMED, Load, Task, Workload
 
@@ -37,69 +36,21 @@ ALONE_S = 0.5  # of each task alone, after as long again that is not counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
-    """One run. Raises ValueError, `field: expected ..., got ...`."""
+    """Whose requests, to which server, and how their classes are sent."""
 
     url: str
     workload: Workload
     classes: SentAs = "none"
-    warmup_s: float = 2.0
     seed: int = 0
-    lengths: str = "16"
-    timeout_s: float = 10.0
-    headers: tuple[str, ...] = ()
-    check: str = "values"
-    max_lag_ms: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.classes not in (known := get_args(SentAs)):
-            raise ValueError(f"classes: expected one of {', '.join(known)}, got {self.classes!r}")
-        for task in self.workload.tasks:
-            self.of(task)
 
     def of(self, task: Task) -> BenchPlan:
         """The requests of one task."""
         header = (f"X-Class: {task.klass}",) if self.classes == "header" else ()
         return BenchPlan(
-            url=self.url, model=task.model, warmup_s=self.warmup_s, seed=self.seed, payload="binary", rows=task.rows,
-            lengths=self.lengths, timeout_s=self.timeout_s, headers=(*self.headers, *header), check=self.check,
-            connections=len(self.workload.tasks), max_lag_ms=self.max_lag_ms,
+            url=self.url, model=task.model, seed=self.seed, payload="binary", rows=task.rows, headers=header,
+            connections=len(self.workload.tasks),
             priority=1 + CLASSES.index(task.klass) if self.classes == "priority" else None,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadResult:
-    """`lag_ns`: how late this process was with each request that had an instant."""
-
-    plan: WorkloadPlan
-    outcomes: tuple[Outcome, ...]
-    lag_ns: array[int]
-
-    @property
-    def completed(self) -> int:
-        """Right answers."""
-        return sum(len(one.latency_ns) for one in self.outcomes)
-
-    def lag_ms(self, share: float) -> float:
-        """A percentile of the lag, 0 where no request had an instant."""
-        return percentile(np.array(self.lag_ns, np.int64), share) or 0.0
-
-    def check_lag(self) -> None:
-        """Raises Lagging if requests went out so late that latencies, and which requests met, are this process's own.
-
-        What counts is the 99th percentile, against that of the latencies of real-time requests.
-        """
-        time_s = self.plan.workload.time_s
-        classes = by_class(self.outcomes, time_s)
-        p99_ms = classes.get("realtime", classes["all"])["p99_ms"] or 0.0
-        limit = max(LAG_P99_MS, self.plan.max_lag_ms or 0.0, LAG_SHARE * p99_ms)
-        if self.lag_ms(0.99) > limit:
-            raise Lagging(
-                f"lag: the load generator could not keep up: 1 % of its requests were more than "
-                f"{self.lag_ms(0.99):.3f} ms late, limit {limit:.3f} ms. Scale the rates down, or give it a core or a "
-                "machine of its own; --max-lag-ms accepts more",
-                self,
-            )
 
 
 class WorkloadDrive(Drive):
@@ -204,17 +155,3 @@ class Clients(Session):
             errors, examples = by_kind(faults)
             outcomes.append(Outcome(played, mean_ms, errors, examples))
         return tuple(outcomes), drive.lags
-
-
-async def play(plan: WorkloadPlan) -> WorkloadResult:
-    """Each task alone, the warm-up, and the run. Raises Unusable, Lagging, and ValueError for what fits no model."""
-    workload = plan.workload
-    numbers = range(len(workload.tasks))
-    async with Clients(plan) as clients:
-        alone_ms = [await clients.alone(number) for number in numbers]
-        if plan.warmup_s:
-            await clients.play(replace(workload, time_s=plan.warmup_s), plan.seed + 1, numbers, alone_ms)
-        outcomes, lags = await clients.play(workload, plan.seed, numbers, alone_ms)
-    result = WorkloadResult(plan, outcomes, lags)
-    result.check_lag()
-    return result

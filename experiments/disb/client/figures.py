@@ -15,13 +15,6 @@ from .schedule import Played
 from .workload import CLASSES
 
 _MS = 1e6
-#: Of the table of a workload: title, figure, format.
-COLUMNS = (
-    ("launched", "launched", "d"), ("answers", "completed", "d"), ("errors", "errors", "d"),
-    ("dropped", "dropped", "d"), ("answers/s", "throughput", ".2f"), ("mean ms", "mean_ms", ".3f"),
-    ("p50", "p50_ms", ".3f"), ("p99", "p99_ms", ".3f"), ("alone", "alone_ms", ".3f"), ("x alone", "over_alone", ".3f"),
-    ("behind", "behind_ms", ".3f"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +71,6 @@ def outcome_figures(outcomes: Sequence[Outcome], time_s: float) -> dict[str, Any
         "over_alone": mean_ms / alone_ms if mean_ms is not None and alone_ms else None,
         "behind_ms": float(behind.mean()) / _MS if len(behind) else None,
     }
-
-
-def by_task(outcomes: Sequence[Outcome], time_s: float) -> list[dict[str, Any]]:
-    return [
-        {
-            "task": one.played.task.id, "model": one.played.task.model, "class": one.played.task.klass,
-            "load": one.played.task.load.kind, **outcome_figures([one], time_s), "error_examples": one.examples,
-        }
-        for one in outcomes
-    ]  # fmt: skip
 
 
 def by_class(outcomes: Sequence[Outcome], time_s: float) -> dict[str, dict[str, Any]]:

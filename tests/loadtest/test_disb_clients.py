@@ -1,92 +1,20 @@
-"""DISB: clients against a server, and the command."""
+"""DISB: clients against a server."""
 
 from __future__ import annotations
 
 import json
 from array import array
-from pathlib import Path
 from typing import Any
 
 import pytest
 from generator.made import MS
 from generator.scripted import Scripted, Server, http, model, serving, v2
 
-from experiments.disb.client import __main__ as command
 from experiments.disb.client import clients
-from experiments.disb.client.clients import Clients, WorkloadPlan, WorkloadResult, play
-from experiments.disb.client.figures import Outcome
-from experiments.disb.client.schedule import Played
+from experiments.disb.client.clients import Clients, WorkloadPlan
+from experiments.disb.client.figures import Outcome, by_class
 from experiments.disb.client.workload import Load, Task, Workload
 from loadtest.generator.run import Unusable
-
-# The command: what it prints, its exit status, and what it says of a bad option. Nothing is sent anywhere.
-
-
-URL = "localhost:1"
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[WorkloadPlan]:
-    """The plans that were to be run; each gives one answer."""
-    given: list[WorkloadPlan] = []
-
-    async def play(plan: WorkloadPlan) -> WorkloadResult:
-        given.append(plan)
-        played = Played(plan.workload.tasks[0], [0], [0], [MS], [True])
-        return WorkloadResult(plan, (Outcome(played),), array("q"))
-
-    monkeypatch.setattr(command, "play", play)
-    return given
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    path = tmp_path / "w.json"
-    tasks = [
-        {"id": "a_rt", "load": {"type": "periodic", "frequency": 10}, "client": {"model_name": "vgg"}},
-        {"id": "b_be", "load": {"type": "continuous"}},
-    ]
-    path.write_text(json.dumps({"time": 60, "tasks": tasks}))
-    return str(path)
-
-
-def test_options_reach_the_plan(plans: list[WorkloadPlan], file: str) -> None:
-    options = (
-        "--scale", "0.5", "--map", "vgg=mlp", "--map", "b_be=echo", "--duration", "3", "--classes", "priority",
-        "--warmup", "1", "--seed", "4", "--lengths", "8", "--timeout", "5", "--header", "A: b", "--check", "shapes",
-        "--max-lag-ms", "3",
-    )  # fmt: skip
-    assert command.main([URL, file, *options]) == 0
-    tasks = (Task("a_rt", Load("periodic", 5.0), "mlp"), Task("b_be", Load("continuous"), "echo", klass="best_effort"))
-    assert plans == [
-        WorkloadPlan(
-            url=URL, workload=Workload("w", 3.0, tasks), classes="priority", warmup_s=1, seed=4, lengths="8",
-            timeout_s=5, headers=("A: b",), check="shapes", max_lag_ms=3,
-        )
-    ]  # fmt: skip
-
-
-def test_a_workload_has_its_own_time_and_may_run_in_part(
-    plans: list[WorkloadPlan], file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main([URL, file, "--only", "best_effort", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["classes"]["all"]["mean_ms"] == 1.0
-    assert command.main([URL, file, "--only", "realtime"]) == 0
-    told = [(plan.workload.time_s, [task.id for task in plan.workload.tasks]) for plan in plans]
-    assert told == [(60, ["b_be"]), (60, ["a_rt"])]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--map", "x=y"), "map: expected a task or a model of w, one of a_rt, b_be, vgg, got 'x'"),
-        (("--classes", "x"), "classes: expected one of none, header, priority, got 'x'"),
-    ],
-)
-def test_bad_option(options: tuple[str, ...], message: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([URL, file, *options]) == 2
-    assert capsys.readouterr().err == message + "\n"
-
 
 # A workload over HTTP, against a server in this loop: what is sent, when, and what is made of the answers.
 
@@ -96,15 +24,20 @@ CLOSED = Task("bulk_be", Load("continuous"), "m", klass="best_effort")
 
 
 @pytest.fixture(autouse=True)
-def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server runs in the client's own loop here, on whatever machine; and alone for a moment only."""
-    monkeypatch.setattr(clients, "LAG_P99_MS", 1e6)
+def _a_moment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "ALONE_S", 0.01)
 
 
 def plan(server: Server, *tasks: Task, time_s: float = 0.1, **options: Any) -> WorkloadPlan:
-    workload = Workload("w", time_s, tasks)
-    return WorkloadPlan(**{"url": server.url, "workload": workload, "warmup_s": 0.0, **options})
+    return WorkloadPlan(**{"url": server.url, "workload": Workload("w", time_s, tasks), **options})
+
+
+async def play(plan: WorkloadPlan) -> tuple[tuple[Outcome, ...], array[int]]:
+    """Each task alone, then all of them."""
+    numbers = range(len(plan.workload.tasks))
+    async with Clients(plan) as started:
+        alone_ms = [await started.alone(number) for number in numbers]
+        return await started.play(plan.workload, plan.seed, numbers, alone_ms)
 
 
 def answer(connection: Scripted, request: bytes) -> bytes:
@@ -121,16 +54,18 @@ def head(request: bytes) -> dict[str, Any]:
 
 async def test_tasks_run_beside_one_another() -> None:
     async with serving(model(answer)) as server:
-        found = await play(plan(server, PERIODIC, CLOSED))
-    first, second = found.outcomes
+        (first, second), lags = await play(plan(server, PERIODIC, CLOSED))
     assert {due // MS for due in first.played.due} <= set(range(0, 100, 10))
     assert len(first.played.due) + first.played.dropped == 10
     assert first.played.right == [True] * len(first.played.due)
     assert second.played.launched[1:] >= second.played.ended[:-1]
     assert second.played.ended[-1] >= 100 * MS
-    assert found.completed == len(first.played.due) + len(second.played.due)
     assert first.alone_ms is not None
-    assert len(found.lag_ns) <= 10  # of requests with an instant alone
+    assert len(lags) <= 10  # of requests with an instant alone
+    found = by_class((first, second), 0.1)
+    assert set(found) == {"realtime", "best_effort", "all"}
+    assert found["all"]["completed"] == len(first.played.due) + len(second.played.due)
+    assert found["all"]["errors"] == 0
 
 
 @pytest.mark.parametrize("told", ["header", "priority"])
@@ -175,5 +110,3 @@ async def test_a_wrong_answer_is_an_error() -> None:
     async with serving(model(drifting)) as server:
         with pytest.raises(Unusable, match="expected a right answer of 'm', got wrong values"):
             await play(plan(server, CLOSED, time_s=1.0))
-        found = await play(plan(server, PERIODIC, check="shapes"))
-    assert found.completed > 0
