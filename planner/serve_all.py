@@ -1,7 +1,7 @@
 """An upper bound of the mean latency of serving all waiting rows (`no_wait`), in closed form.
 
 One device that runs one batch at a time, Poisson arrivals, batches of any size b that take alpha b + tau (Y. Inoue,
-arXiv 1912.06322). The formulas: docs/theory/tables.md.
+arXiv 1912.06322).
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ def bound_ns(batch_ns: Sequence[int], rate: float) -> float | None:
 
 
 def _of_line(alpha: float, tau: float, rate: float) -> float | None:
-    """The bound for batches of alpha b + tau, in units of time of which `rate` is the inverse."""
+    """The bound for batches of alpha b + tau, in units of time of which `rate` is the inverse.
+
+    A batch has the rows that arrived during the one before, or one row if none did. `none`: the least chance of that,
+    which has no closed form; the mean falls as it rises. `rows`, `squares`: E B and E B^2 of a batch of B rows, which
+    takes D; `spent`: E D^2. A row waits for half of the batch until the next begins, and for its own.
+    """
     r, fixed = rate * alpha, rate * tau
     if r >= 1:
         return None

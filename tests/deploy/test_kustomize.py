@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .kustomize import build, check_schemas, named
-from .server_facts import DEPLOY, settings_of
+from .server_facts import DEPLOY
 
 OVERLAYS = ("cpu", "gpu")
 
@@ -32,27 +32,6 @@ def test_the_documentations_overlay(mine: Path) -> None:
     assert folder in [mount["mountPath"] for mount in container["volumeMounts"]]
     assert container["image"] == "my-starling:1"
     check_schemas(*(one for one in found if one["apiVersion"] != "monitoring.coreos.com/v1"))
-
-
-def test_the_documentations_keys(mine: Path) -> None:
-    """Files of a secret that is mounted as a folder, because a file by itself would not be renewed."""
-    overlay = mine / "kustomization.yaml"
-    text = overlay.read_text(encoding="utf-8")
-    patched = text.replace("  - path: mine.yaml", "  - path: mine.yaml\n  - path: keys.yaml")
-    overlay.write_text(patched, encoding="utf-8")
-    found = build(mine)
-    deployment = named(found, "Deployment", "starling")
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    told = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-    settings = settings_of(told)
-    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "keys"]
-    assert "subPath" not in mount
-    assert {str(path.parent) for path in (settings.api_key_file, settings.admin_key_file) if path} == {
-        mount["mountPath"]
-    }
-    assert {"keys", "models"} < {volume["name"] for volume in pod["volumes"]}
-    check_schemas(deployment)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -11,18 +11,14 @@ import importlib.util
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import typer
-from background import ended
-from simulator.runs import recorded
 from torch import nn
 
 from app.cli.commands import cli
-from app.models import Staged
 from app.scheduler.estimates.profile import parse as parse_profile
 
 from .documented import Block, Command, alike, curl, same_lines
@@ -82,15 +78,6 @@ def prints(command: Command, world: World) -> None:
     assert same_lines(command.answer, done.stdout), f"{command}: it prints\n{done.stdout}"
 
 
-def replays(command: Command, world: World) -> None:
-    """A program in Python on a record; how many steps were equal is the session's own."""
-    (world.folder / "record.jsonl").write_text("\n".join(map(json.dumps, recorded())))
-    done = ended("bash", "-c", command.text.replace("python", sys.executable, 1), cwd=world.folder)
-    assert done.returncode == 0, f"{command}: {done.stderr}"
-    told = re.sub(r"equal=\d+", "equal=...", command.answer or "")
-    assert alike(told, done.stdout), f"{command}: it prints\n{done.stdout}"
-
-
 def makes_a_folder(command: Command, world: World) -> None:
     """`starling new`, beside the folder of that name which the server has; its curl is what it ends with."""
     shutil.rmtree(world.folder / "made", ignore_errors=True)  # of another page
@@ -141,7 +128,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum) ", prints),
     ("starling new ", makes_a_folder),
-    ("python -c ", replays),
 )
 
 
@@ -181,11 +167,6 @@ def makes_stages(one: Block, world: World) -> None:
     assert len(made.stages) == 3
 
 
-def gives_inputs_again(one: Block, world: World) -> None:
-    given = {name: nn.Identity() for name in ("embed", "attend", "pool")}
-    executed(one, world, Staged=Staged, **given)
-
-
 #: Page, how the block begins as a regular expression, and what is done with it.
 BLOCK_RULES: tuple[tuple[str, str, BlockRule], ...] = (
     ("docs/measure.md", "from loadtest.generator", measures),
@@ -194,6 +175,5 @@ BLOCK_RULES: tuple[tuple[str, str, BlockRule], ...] = (
     ("docs/protocol.md", "import numpy", runs),
     ("docs/tasks.md", "import openai", runs),
     ("docs/stages.md", r"from app.models import Staged", makes_stages),
-    ("docs/stages.md", r"Staged\(", gives_inputs_again),
     ("docs/simulation.md", r'\{"model"', is_a_profile),
 )

@@ -167,7 +167,6 @@ def packed() -> str:
 def with_lengths() -> str:
     """Its model.toml with the second input, as the page's prose declares it."""
     text = (ROOT / ROWS).read_text(encoding="utf-8")
-    declared = re.search(r'`\{ (name = "lengths", .*?) \}`', text)
+    declared = re.search(r'`(\{ name = "lengths", .*? \})`', text)
     assert declared, "no input of lengths is declared"
-    first, output = block(ROWS, "Rows are independent", "toml").text.split("[[outputs]]")
-    return f"{first}[[inputs]]\n{declared[1].replace(', ', chr(10))}\n\n[[outputs]]{output}"
+    return block(ROWS, "Rows are independent", "toml").text.replace(" }]", f" }}, {declared[1]}]", 1)

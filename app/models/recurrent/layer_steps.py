@@ -1,6 +1,6 @@
 """Steps of an nn.LSTM by oneDNN's own layer, of an nn.GRU by packed weights, or of any layer by torch's cells.
 
-docs/theory/steps.md says what each costs, and how many steps one call makes. OneDnnSteps and PackedGruSteps keep a
+docs/theory/steps.md says why these are fast, and how many steps one call makes. OneDnnSteps and PackedGruSteps keep a
 packed copy of the weights as they are at construction. Their constructors raise AttributeError or RuntimeError if
 torch's build or the processor does not support it.
 """
