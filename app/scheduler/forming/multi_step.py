@@ -2,7 +2,7 @@
 
 A unit runs through all boundaries at which nothing would change. It is recalled if a row should leave it, if others
 should join it, or if other rows take precedence; or it is to end when its next row does. Either message may reach the
-worker too late: then the unit has continued, and the next Step repeats it (docs/theory/order-and-share.md).
+worker too late: then the unit has continued, and the next Step repeats it.
 """
 
 from __future__ import annotations

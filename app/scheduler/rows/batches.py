@@ -1,7 +1,8 @@
-"""The batch table of DVABatch: which rows travel together through the stages of a program, and how far.
+"""The batch table of DVABatch (section 5): which rows travel together through the stages of a program, and how far.
 
-It only observes. Whatever a policy cuts, each unit is new, a stretch, a split, or continues
-(docs/theory/order-and-share.md). At all times
+It only observes. Whatever a policy cuts, each unit is new (rows without a batch become one), a stretch (rows join a
+batch), a split (a part of the waiting rows becomes a batch of its own, closed to stretch), or continues. At all times,
+with `completed` for the paper's statusmap,
 
     0 <= completed[s + 1] <= completed[s] <= size        completed[s] <= launched[s] <= size
 
