@@ -28,7 +28,7 @@ from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 10  # of the stored tables; raise it when the theory behind them changes
+_FORMAT = 11  # of the stored tables; raise it when the theory behind them changes
 #: Its matrices are small: more threads would only take cores from batches.
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _IDLE_S = 15  # after so long without work the process ends: the second tables of two workers are due after 10

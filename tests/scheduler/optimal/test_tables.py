@@ -125,7 +125,7 @@ class TestWorkers:
         beside = TimeLeft((2, 8), (times[1], times[7]), 8)
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
         assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
-        effort = two_workers.Effort(tolerance=0.02, rounds=100)
+        effort = two_workers.Effort(tolerance=0.02, rounds=60)
         rate = 0.5 * tables.peak
         best = two_workers.solve(times, half, rate, beside, workers=workers, idling=False, effort=effort)
         assert (tables.tables[0], *tables.others[0]) == best.table
