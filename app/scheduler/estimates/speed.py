@@ -13,6 +13,7 @@ _COMMON = 0.02  # weight of one batch in the noise, at least
 _NOTHING = 10.0  # variance of a size of which nothing is known
 _OUTLIER = 16.0  # times the variance expected, as which one batch counts at most
 _RECENT = 0.125  # and in `drift`: about the last eight count
+_LONG = 1 / 256  # and in the mean square of that: if disturbances last, batches that follow each other are alike
 _SIGNIFICANT = 3.0  # standard deviations of `drift` without a change of speed
 _STEP = 0.002  # by how much the speed changes from one batch to the next, usually
 _DOUBT = 0.1  # of the speed, at first
@@ -32,14 +33,15 @@ class Speed:
     """
 
     __slots__ = (
-        "_alone", "_beside", "_both", "_company", "_of_alone", "_of_beside", "_seen", "_tried", "batches", "changing",
-        "drift", "noise", "scale", "slower",
+        "_alone", "_beside", "_both", "_company", "_of_alone", "_of_beside", "_seen", "_tried", "_usual", "batches",
+        "changing", "drift", "noise", "scale", "slower",
     )  # fmt: skip
 
     def __init__(self, profile: Profile, most: int) -> None:
         self.scale = self.slower = 1.0
         self.noise = _NOISE if profile.errors else LEAST_NOISE  # variance of one batch
         self.drift = 0.0
+        self._usual = self.noise * _RECENT / (2 - _RECENT)  # mean square of `drift`
         self.changing = False
         self._alone = self._beside = 0.0
         self._of_alone, self._both = _DOUBT**2, 0.0  # covariances
@@ -81,7 +83,9 @@ class Speed:
             self._of_beside -= second * second / total
             self.slower = exp(self._beside)
         self.drift += _RECENT * (counted - self.drift)
-        changed = self.drift**2 - _SIGNIFICANT**2 * total * _RECENT / (2 - _RECENT)
+        square = self.drift**2
+        changed = square - _SIGNIFICANT**2 * max(self._usual, total * _RECENT / (2 - _RECENT))
+        self._usual += _LONG * (min(square, _OUTLIER * self._usual) - self._usual)
         self.changing = changed > 0
         self._of_alone += _STEP**2 + max(0.0, changed)
 

@@ -57,6 +57,8 @@ class ControlTables:
     beside: TimeLeft | None = None
     others: tuple[tuple[tuple[int, ...], ...], ...] = ()
     mean_ns: tuple[float, ...] = ()  # by level: the mean latency
+    #: As `tables`, if errors are neglected: what is likely to pay, surely or not. () for several workers.
+    likely: tuple[tuple[int, ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
         """The level nearest to a rate in rows/s on a device that takes `scale` times as long as profiled.
@@ -79,6 +81,10 @@ class ControlTables:
         table = self.tables[level]
         return table[waiting] if waiting < len(table) else self.tail
 
+    def likely_best(self, level: int, waiting: int) -> int:
+        """Rows to run by `likely`, 0 if it has none."""
+        return self.likely[level][waiting] if self.likely and waiting < len(self.likely[level]) else 0
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -93,12 +99,17 @@ class ControlTables:
             columns = len(found.beside.sizes) * found.beside.phases
             if {len(level) for level in found.others} != {columns}:
                 raise ValueError("others: expected a table for each column beside")
-        if any(not min(waiting, 1) <= rows <= waiting for table in found.tables for waiting, rows in enumerate(table)):
+        if any(
+            not min(waiting, 1) <= rows <= waiting
+            for table in (*found.tables, *found.likely)
+            for waiting, rows in enumerate(table)
+        ):
             raise ValueError("tables: expected 1 to as many rows as wait")
         others = (table for level in found.others for table in level)
         if any(not 0 <= rows <= waiting for table in others for waiting, rows in enumerate(table)):
             raise ValueError("others: expected 0 to as many rows as wait")
-        if not 0 < found.tail <= len(found.sizes) or not len(found.tables) == len(found.loads) > 0:
+        whole = len(found.tables) == len(found.loads) > 0 and len(found.likely) in (0, len(found.loads))
+        if not 0 < found.tail <= len(found.sizes) or not whole:
             raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
         return found
 
@@ -150,6 +161,11 @@ def solve(
         solved.append(
             solver.solve(times, load * share, idling=False, states=states, errors=profile.errors, start=start)
         )
+    likely = [
+        solver.solve(times, load * share, idling=False, states=states, start=best.table).table
+        for load, best in zip(loads, solved, strict=True)
+        if any(profile.errors)
+    ]
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
@@ -160,6 +176,7 @@ def solve(
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
         mean_ns=tuple(best.mean_ns for best in solved),
+        likely=tuple(likely),
     )
 
 

@@ -26,8 +26,9 @@ _CROWD = 8  # waiting rows: fewer say little about the rate
 #: one worker).
 _DEVIATIONS = 3.0
 _NEARLY = 0.95  # share of the highest throughput that counts as the highest
-#: Decisions of tables, of which one is not followed; of those with a full batch waiting, where trying costs little.
-_TRIED, _TRIED_FULL = 100, 10
+#: Decisions of tables, of which one is not followed; of those with a full batch waiting, where trying costs little; and
+#: of those where another number of rows is better by what is known, but not surely.
+_TRIED, _TRIED_FULL, _TRIED_LIKELY = 100, 10, 8
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
@@ -37,7 +38,7 @@ class Adaptive(Policy):
     name = "adaptive"
 
     def __init__(self) -> None:
-        self._planned = 0  # decisions of tables, modulo _TRIED
+        self._planned = 0  # decisions of tables
 
     @classmethod
     def uses_tables(cls) -> bool:
@@ -74,19 +75,21 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
-    def _tried(self, offer: Offer, planned: int) -> int:
+    def _tried(self, offer: Offer, control: ControlTables, level: int, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
         """
-        estimates = offer.estimates
-        if not estimates.latency[0].uncertain:
+        waiting, estimates = offer.waiting, offer.estimates
+        if level < 0 or not estimates.latency[0].uncertain:
             return planned
-        often = _TRIED_FULL if planned and offer.waiting >= offer.full else _TRIED  # to wait is decided at each arrival
-        self._planned = (self._planned + 1) % often
-        if self._planned:
-            return planned
-        return offer.waiting if often == _TRIED else estimates.hopeful(offer.full)
+        self._planned += 1
+        likely = control.likely_best(level, waiting)
+        if likely and likely != planned:
+            return planned if self._planned % _TRIED_LIKELY else likely
+        if planned and waiting >= offer.full:  # to wait is decided at each arrival
+            return planned if self._planned % _TRIED_FULL else estimates.hopeful(offer.full)
+        return planned if self._planned % _TRIED else waiting
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         window = offer.by_length() if offer.estimates.curves.lengths else None
@@ -110,8 +113,8 @@ class Adaptive(Policy):
             if planned < waiting and window is None and waiting >= _CROWD:
                 level = _level(offer, control, None, now)
                 planned = control.serve(level, waiting, column)
-            if planned < waiting and window is None:
-                planned = self._tried(offer, planned)
+            if window is None:
+                planned = self._tried(offer, control, level, planned)
         if not planned:
             assert control is not None
             if now < offer.due(now):

@@ -125,6 +125,16 @@ class TestSpeed:
         assert curve.predict(4) == pytest.approx(TRUE[3], rel=0.07)
         assert off(curve, TRUE) < 0.04
 
+    def test_disturbances_that_last_some_batches_are_no_changes(self) -> None:
+        """Of batches that follow each other several are disturbed alike."""
+        curve, draw, changes = Curve(Profile(TRUE, errors=(0.02,) * 8)), random.Random(3), 0
+        factors = [draw.gammavariate(11, 1 / 11) for _ in range(1_500)]
+        for number in range(6_000):
+            slow = factors[number // 4]
+            curve.observe(1 + number % 8, round(TRUE[number % 8] * slow))
+            changes += curve.speed.changing and number > 1_000
+        assert changes < 50
+
     def test_it_returns_to_the_undisturbed_speed_while_nothing_runs(self) -> None:
         """A tenth of the way for each empty window: else a speed that has every call refused would stay for ever."""
         curve = Curve(Profile(TABLE, handover_ns=0))

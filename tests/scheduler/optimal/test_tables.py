@@ -12,7 +12,7 @@ from tiers import full
 from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.tables import LOADS, ControlTables, solve
+from app.scheduler.optimal.tables import LOADS, ControlTables, smooth, solve
 from app.scheduler.optimal.time_left import TimeLeft
 
 MS = 1_000_000
@@ -95,6 +95,7 @@ def test_what_is_no_table_is_refused() -> None:
         {"tail": 0},
         {"tail": 10_000},
         {"tables": []},
+        {"likely": [[0, 9]]},
     ):
         with pytest.raises(ValueError, match="expected"):
             ControlTables.from_dict({**data, **change})
@@ -110,6 +111,15 @@ def test_tables_are_the_optimum_of_their_load(curve: str) -> None:
         best = optimal.solve(batch_ns, load * peak(batch_ns), idling=False, states=128)
         assert table == best.table
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
+    assert not tables.likely
+
+
+def test_what_is_likely_is_the_optimum_without_errors() -> None:
+    batch_ns = linear(0.2, 3, 8).batch_ns
+    doubted = Profile(batch_ns, errors=(0.2,) * 8)
+    exact = replace(smooth(doubted), errors=())
+    found = solve(doubted, loads=(0.5,))
+    assert found.likely == solve(exact, loads=(0.5,)).tables != found.tables
 
 
 @full
