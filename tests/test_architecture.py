@@ -268,8 +268,14 @@ def module_names(folder: str) -> list[str]:
 
 #: Imported when tracing is on.
 OPENTELEMETRY = {"app.observe.tracing.spans"}
-#: Imported when `starling new`, or `starling profile --beside`, runs.
-BY_COMMANDS = {"planner.commands.new_folder", "planner.commands.measured_pairs"}
+#: Imported when `starling check`, `new` or `profile --beside` runs.
+BY_COMMANDS = {
+    f"planner.commands.{name}"
+    for name in (
+        "checked_models", "measured_pairs", "new_folder", "scaffold.bare", "scaffold.draft", "scaffold.guess",
+        "scaffold.new_task",
+    )
+}  # fmt: skip
 
 
 def loaded_after(imports: list[str], watched: set[str]) -> set[str]:

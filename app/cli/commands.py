@@ -9,13 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from textwrap import indent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
-from rich.console import Console
-from rich.table import Table
 
 from app import __version__
 from app.cli.options import option
@@ -39,6 +36,8 @@ _SHORT = {"model": ("-m",)}
 
 #: Commands of the packages beside this one. They know the server, and nothing in the server knows them.
 _BESIDE = (
+    "planner.commands.check:models",
+    "planner.commands.check:check",
     "planner.commands.new:new",
     "planner.commands.profile:profile",
     "planner.commands.simulate:simulate",
@@ -47,6 +46,9 @@ _BESIDE = (
     "loadtest.generator.command:bench",
 )
 
+#: Of the same packages: writes the model.toml of models without one. A context of the settings that it changes.
+_COMPLETES = "planner.commands.scaffold.bare:with_model_toml"
+
 cli = typer.Typer(
     help="Starling serves PyTorch models over HTTP. Start with: starling serve",
     no_args_is_help=True,
@@ -54,7 +56,6 @@ cli = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-out = Console()
 
 
 def main() -> None:
@@ -125,7 +126,6 @@ def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
         starting(settings, port)
         from app.main import create_app
         from app.models.registry import Registry
-        from app.models.scaffold.bare import with_model_toml
 
         lifecycle, collector = Lifecycle(), Collector(memory_limit())
         lifecycle.lost_lines = lost_lines
@@ -134,9 +134,16 @@ def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
             collector.begin()
             announce(settings, port, registry, lifecycle.device, lifecycle.ready())
 
-        with with_model_toml(settings.models, settings.model) as changed:
+        with _beside(_COMPLETES)(settings.models, settings.model) as changed:
             app = create_app(settings.model_copy(update=changed), lifecycle, collector=collector, on_ready=ready)
             return serve(app, settings, lifecycle, sock, tls)
+
+
+def _beside(place: str) -> Callable[..., Any]:
+    """A function of a package beside this one, `module:name`."""
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _flagged(function: Callable[..., None]) -> Callable[..., None]:
@@ -211,78 +218,6 @@ def _main(
 ) -> None: ...
 
 
-@cli.command("models")
-def list_models(
-    models: Annotated[str, typer.Argument(help="A model repository folder, or demo, bench.")] = "demo",
-) -> None:
-    """List what a repository holds, from its model.toml files; nothing is loaded."""
-    from app.models.checks.check import describe
-    from app.models.repository import Repository
-    from app.scheduler.policies import policy_class
-
-    table = Table("model", "version", "inputs", "outputs", "max batch", "source")
-    broken = False
-    for row in describe(Repository(models), policy_class):
-        name, version = row.source.name, str(row.source.version)
-        if row.info is None:
-            broken = True
-            table.add_row(name, version, f"[red]{_escape(row.error)}[/red]")
-            continue
-        table.add_row(
-            name, version, _tensors(row.info.client_inputs), _tensors(row.info.outputs),
-            str(row.info.batching.max_batch), _escape(row.origin),
-        )  # fmt: skip
-    out.print(table)
-    if broken:
-        sys.exit(1)
-
-
-@cli.command()
-def check(
-    place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
-    row_check: Annotated[
-        Literal["refuse", "warn", "off"] | None,
-        typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]"),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit status 1 for a warning as well.")] = False,
-) -> None:
-    """Load each model, try batches of several sizes, and compare each row alone and in company.
-
-    Prints what each declares. Exit status 1 if one would not be served.
-    """
-    from app.models.checks.check import check as check_models
-    from app.scheduler.policies import policy_class
-
-    results = check_models(place if place.exists() else str(place), row_check, policy_class)
-    for result in results:
-        title = f"{result.source.name} version {result.source.version}"
-        if result.error:
-            out.print(f"[red]✗[/red] {title}: {_escape(result.error)}", soft_wrap=True)
-        elif result.info is not None:
-            out.print(f"[green]✓[/green] {title}: {result.parameters:,} parameters")
-            for warning in result.warnings:
-                out.print(f"    [yellow]warning[/yellow]  {_escape(warning)}", soft_wrap=True)
-            batching = result.info.batching
-            out.print(f"    inputs   {_tensors(result.info.client_inputs)}", soft_wrap=True)
-            if made := [spec for spec in result.info.inputs if spec.made]:
-                out.print(f"    made     {_tensors(made)}", soft_wrap=True)
-            out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)
-            out.print(f"    batching {batching.policy}, up to {batching.max_batch} rows, {batching.max_queue} may wait")
-        if result.trace:
-            out.print(_escape(indent(result.trace, "    ")), soft_wrap=True, end="")
-    if any(result.error or (strict and result.warnings) for result in results):
-        sys.exit(1)
-
-
-def _tensors(specs: Any) -> str:
-    return _escape(", ".join(f"{spec.name} {spec.datatype} [{', '.join(spec.axes_shown())}]" for spec in specs))
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")
-
-
 for place in _BESIDE:
-    module, _, name = place.partition(":")
-    cli.command()(getattr(importlib.import_module(module), name))
+    cli.command()(_beside(place))
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

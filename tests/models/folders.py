@@ -8,9 +8,8 @@ import pytest
 
 from app.contract import Model, ModelSource
 from app.errors import ConfigError
-from app.models.checks.calling import call_directly
-from app.models.checks.trial import try_model
 from app.models.loading import load
+from planner.commands.checked_models import try_model
 
 
 def table(kind: str, name: str, datatype: str, shape: str, *lines: str) -> str:
@@ -70,4 +69,4 @@ def refused(folder: Path) -> str:
 
 def try_out(model: Model) -> list[str]:
     """As `starling check` does: warnings, or what it raises."""
-    return try_model(model, call_directly(model))
+    return try_model(model)

@@ -13,7 +13,7 @@ from torch import nn
 from app.errors import ConfigError
 from app.models.loading import load
 from app.models.repository import Repository
-from app.models.scaffold.bare import with_model_toml
+from planner.commands.scaffold.bare import with_model_toml
 
 from . import onnx_graphs
 from .folders import try_out, write_model

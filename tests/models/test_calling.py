@@ -12,8 +12,8 @@ from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import on_thread
-from app.models.checks.check import check
 from app.models.loading import load
+from planner.commands.checked_models import check
 
 from .folders import TOML, source_of, write_model
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ConfigError
-from app.models.checks.check import check, describe
 from app.models.repository import Repository
+from planner.commands.checked_models import check, describe
 
 from .folders import CODE, TOML, write_model
 

@@ -133,7 +133,7 @@ def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, m
 
 def test_importing_the_registry_imports_no_extra():
     code = (
-        "import sys, app.models.registry, app.models.repository, app.models.checks.check\n"
+        "import sys, app.models.registry, app.models.repository, planner.commands.checked_models\n"
         "print([n for n in ('transformers', 'PIL', 'torchvision', 'timm', 'fastapi') if n in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

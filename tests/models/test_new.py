@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.scaffold.guess import exported_inputs, guesses
-from app.models.scaffold.new_task import fitting_task
 from planner.commands.new_folder import make, parse_input
+from planner.commands.scaffold.guess import exported_inputs, guesses
+from planner.commands.scaffold.new_task import fitting_task
 
 from . import onnx_graphs
 from .folders import write_model

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import DeviceOptions
-from app.models.checks.check import describe
 from app.models.loading import load
 from app.models.placement import movable
 from app.models.repository import Repository
+from planner.commands.checked_models import describe
 
 from . import onnx_graphs
 from .folders import refused, source_of, try_out, write_model

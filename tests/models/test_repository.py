@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from app.errors import BadRequest, ConfigError
-from app.models.checks.check import check
 from app.models.folder_watch import FolderWatch
 from app.models.registry import Registry
 from app.models.repository import Repository
-from app.models.scaffold.bare import with_model_toml
+from planner.commands.checked_models import check
+from planner.commands.scaffold.bare import with_model_toml
 
 from .folders import CODE, LINEAR, TOML, refused, write_model
 from .hosts import FakeHost

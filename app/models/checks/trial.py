@@ -66,13 +66,6 @@ class Unfit(Exception):
     never_fits = False
 
 
-def try_model(model: Model, run: Run) -> list[str]:
-    """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
-    row = fit_row(model, run)
-    warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
-    return [warning for warning in warnings if warning]
-
-
 def fit_row(model: Model, run: Run) -> SampleRow:
     """A row that the model takes in batches of 1, 2 and its largest: the first sample, a plain row or a made-up one.
 

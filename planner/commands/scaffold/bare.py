@@ -16,9 +16,9 @@ from app.errors import ConfigError
 from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.model_files import ask
 from app.models.repository import SETS, name_of
-from app.models.scaffold.draft import source_in, write_likeliest
-from app.models.scaffold.new_task import CONFIG, names_task, write_task
 from app.models.sources.opening import MODEL_FILES
+from planner.commands.scaffold.draft import source_in, write_likeliest
+from planner.commands.scaffold.new_task import CONFIG, names_task, write_task
 
 _log = logging.getLogger("starling.models")
 

@@ -13,20 +13,20 @@ import torch
 
 from app.errors import ConfigError
 from app.models.base import one_line
-from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME, ModelTable
 from app.models.recurrent.rnn_graph import holds_layer
-from app.models.scaffold.guess import (
+from app.models.sources.imports import not_imported
+from app.models.sources.onnx_model import graph_tables
+from app.models.sources.opening import MODEL_FILES, open_source
+from app.models.sources.torch_files import load_exported
+from planner.commands.checked_models import Checked, check
+from planner.commands.scaffold.guess import (
     ASK,
     InputTables,
     exported_inputs,
     found_outputs,
     guesses,
 )
-from app.models.sources.imports import not_imported
-from app.models.sources.onnx_model import graph_tables
-from app.models.sources.opening import MODEL_FILES, open_source
-from app.models.sources.torch_files import load_exported
 
 
 @dataclass(slots=True)

@@ -11,7 +11,14 @@ import torch
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models.checks.calling import call_directly, on_thread
-from app.models.checks.trial import REPLACES_NONE, Unfit, try_model
+from app.models.checks.trial import (
+    REPLACES_NONE,
+    Unfit,
+    check_independence,
+    fit_row,
+    nan_warning,
+    try_full_length,
+)
 from app.models.description.config import CheckPolicy, model_info
 from app.models.loading import load, read_declared
 from app.models.repository import Repository
@@ -63,6 +70,14 @@ def check(
     return results
 
 
+def try_model(model: Model) -> list[str]:
+    """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
+    run = call_directly(model)
+    row = fit_row(model, run)
+    warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
+    return [warning for warning in warnings if warning]
+
+
 def _sources(repository: Repository) -> list[ModelSource]:
     return [source for versions in repository.scan(required=True).values() for source in versions]
 
@@ -104,7 +119,7 @@ def _try(source: ModelSource, row_check: str | None, check_policy: CheckPolicy |
 def _tried(model: Model, replaces: bool) -> tuple[list[str], Unfit | None]:
     """Warnings, and why nothing could be tried. Raises ConfigError if the model would not serve, or no row can fit."""
     try:
-        return try_model(model, call_directly(model)), None
+        return try_model(model), None
     except Unfit as error:
         if not model.checks.allow_untried and (replaces or error.never_fits):
             raise ConfigError(f"{error}. {REPLACES_NONE}" if replaces else str(error)) from error
