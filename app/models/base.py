@@ -20,19 +20,9 @@ from app.user_code import place_of
 
 #: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
 TORCH_DTYPES: dict[str, torch.dtype] = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "UINT16": torch.uint16,
-    "UINT32": torch.uint32,
-    "UINT64": torch.uint64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "BF16": torch.bfloat16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
+    name: torch.bfloat16 if name == "BF16" else getattr(torch, dtype.name)  # torch has numpy's names
+    for name, dtype in DATATYPES.items()
+    if name != "BYTES"
 }
 V2_DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 

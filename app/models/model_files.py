@@ -40,6 +40,14 @@ def kind_of(path: Path) -> str:
     return ask(_kind, path)
 
 
+def leads_to(path: Path, kind: str, *, unread: bool = False) -> bool:
+    """Whether the path leads to this kind of thing; `unread` where that cannot be told."""
+    try:
+        return kind_of(path) == kind
+    except ConfigError:
+        return unread
+
+
 def file_at(path: Path) -> Path:
     """The path, if it leads to a file. Raises ConfigError: to open a named pipe, for one, would wait for ever."""
     kind = kind_of(path)

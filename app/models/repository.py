@@ -16,7 +16,7 @@ from pathlib import Path
 from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.model_files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of
+from app.models.model_files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of, leads_to
 
 _HERE = Path(__file__).parent
 _BENCH = _HERE.parents[1] / "loadtest" / "models"  # installed beside app/
@@ -50,7 +50,7 @@ class Repository:
             self._named = dict(SETS[models])
         elif models is not None:
             folder = Path(models)
-            if not _is_folder(folder):
+            if not leads_to(folder, FOLDER):
                 sets = ", ".join(SETS)
                 raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
             if _is_one_model(folder):
@@ -108,7 +108,8 @@ class Repository:
 
     def _entries(self) -> list[Path]:
         """Folders, and what cannot be read."""
-        return [] if self._root is None else [entry for entry in entries_of(self._root) if _may_be_folder(entry)]
+        entries = [] if self._root is None else entries_of(self._root)
+        return [entry for entry in entries if leads_to(entry, FOLDER, unread=True)]
 
 
 def _parse_extra(text: str) -> tuple[str, Path]:
@@ -118,7 +119,7 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     if not NAME.fullmatch(name):
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
-    if not _is_folder(folder) or not _versions(name, folder):
+    if not leads_to(folder, FOLDER) or not _versions(name, folder):
         raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
     return name, folder
 
@@ -136,7 +137,7 @@ def _is_one_model(folder: Path) -> bool:
         entries = entries_of(folder)
     except ConfigError:
         return False  # reading it as a repository will raise the error
-    models = [entry.name for entry in entries if not is_hidden(entry.name) and _holds_model(entry)]
+    models = [one.name for one in entries if not is_hidden(one.name) and leads_to(one / FILE_NAME, FILE)]
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 
@@ -152,52 +153,30 @@ def name_of(place: Path) -> str:
     return name
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return kind_of(path) == FOLDER
-    except ConfigError:
-        return False
-
-
-def _may_be_folder(path: Path) -> bool:
-    try:
-        return kind_of(path) == FOLDER
-    except ConfigError:
-        return True
-
-
-def _holds_model(folder: Path) -> bool:
-    try:
-        return kind_of(folder / FILE_NAME) == FILE
-    except ConfigError:
-        return False
-
-
 def _versions(name: str, folder: Path) -> list[ModelSource]:
     """The versions in a model's folder; model.toml beats numbered folders beside it."""
+    only = _version(name, 1, folder)
+    if only is not None or not leads_to(folder, FOLDER):
+        return [] if only is None else [only]
     try:
-        if kind_of(folder) != FOLDER:
-            return []
-        if _has_model_toml(folder):
-            return [ModelSource(name, 1, folder)]
         numbered = [entry for entry in entries_of(folder) if _VERSION.fullmatch(entry.name)]
     except ConfigError as error:
         return [ModelSource(name, 1, folder, str(error))]
     versions = []
     for entry in sorted(numbered, key=lambda entry: int(entry.name)):
-        try:
-            if kind_of(entry) != FOLDER:
-                continue
-            if _has_model_toml(entry):
-                versions.append(ModelSource(name, int(entry.name), entry))
-            else:
-                _log.warning("%s: ignored: no %s", entry, FILE_NAME)
-        except ConfigError as error:
-            versions.append(ModelSource(name, int(entry.name), entry, str(error)))
+        version = _version(name, int(entry.name), entry)
+        if version is not None:
+            versions.append(version)
+        elif leads_to(entry, FOLDER):
+            _log.warning("%s: ignored: no %s", entry, FILE_NAME)
     return versions
 
 
-def _has_model_toml(folder: Path) -> bool:
-    """Raises ConfigError if something else has that name."""
+def _version(name: str, number: int, folder: Path) -> ModelSource | None:
+    """The version in a folder, with an `error` if that cannot be told; None without a model.toml in it."""
     path = folder / FILE_NAME
-    return kind_of(path) != NOTHING and bool(file_at(path))
+    try:
+        there = kind_of(folder) == FOLDER and kind_of(path) != NOTHING and file_at(path)
+        return ModelSource(name, number, folder) if there else None
+    except ConfigError as error:
+        return ModelSource(name, number, folder, str(error))
