@@ -1,7 +1,7 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
 from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
-from app.contract.models import Checks, Front, Model, ModelSource, Stages, TextCut, Translated
+from app.contract.models import Answers, Checks, Front, Model, ModelSource, Reader, Stages, TextCut, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Plan, Served
 from app.contract.specs import (
     CLASSES,
@@ -25,6 +25,7 @@ __all__ = [
     "MAX_PIXELS",
     "UNBOUNDED",
     "Answer",
+    "Answers",
     "Array",
     "Batching",
     "Catalog",
@@ -39,6 +40,7 @@ __all__ = [
     "ModelSource",
     "Pending",
     "Plan",
+    "Reader",
     "SampleRow",
     "Served",
     "Stages",

@@ -12,11 +12,11 @@ from app.contract.specs import Array, ModelInfo, SampleRow, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """The result of `Front.read` for a call: one array [rows, ...] per input of the model itself.
+    """The result of `Reader.read` for a call: one array [rows, ...] per input of the model itself.
 
     One row of the client may become several rows of the model. These are then the call's rows until the front answers.
     If rows differ in length, an array is as long as the longest. `lengths` gives each variable axis that length, and
-    `own_lengths` the length of every row along it. The front gets `note` back when it answers the call.
+    `own_lengths` the length of every row along it. `Answers` get `note` back when they answer the call.
     """
 
     arrays: list[Array]
@@ -39,33 +39,65 @@ class TextCut:
     name: str = "truncate"
 
 
-@dataclass(slots=True, eq=False)
-class Front:
-    """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
+class Reader:
+    """Preprocessing: from what clients send (texts, images) to the tensors of a model. Several threads may use it.
 
-    `sent`, `answered` and `own_axes` are inputs, outputs and `own_axes` of the model as clients see it (ModelInfo).
-    Several threads may call `read` and `answer` at once. They are slow, so the event loop only calls `read` for short
-    texts, and `answer` if it is `quick`.
-
-    `read` takes, per call, the inputs from the client: BYTES arrays [rows, ...]. It returns the model's inputs. It
-    raises a leaf of StarlingError, such as BadRequest, if any of the calls is wrong. The row numbers in its message are
-    only right if it is given one call.
-
-    `answer(outputs, note)` returns the outputs for the client and Answer.lengths, from the model's outputs. Without a
-    note it treats each row alone and keeps lengths, so rows of several calls may be answered together.
+    `sent`: the inputs of clients, `inputs`: those of the model itself.
     """
 
     sent: tuple[TensorSpec, ...]
-    answered: tuple[TensorSpec, ...]
-    read: Callable[[Sequence[Sequence[Array]]], list[Translated]]
-    answer: Callable[[Sequence[Array], Any], tuple[list[Array], list[int] | None]]
-    #: Adds to the note of a call what its parameters ask of the answer. Raises BadRequest. None: it has no parameters.
-    with_parameters: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    own_axes: tuple[str, ...] = ()
+    inputs: tuple[TensorSpec, ...]
     #: Whether it reads texts: reading several calls at once is faster, and 100 bytes take some 50 us.
-    reads_texts: bool = True
-    #: Whether `answer` takes microseconds for a few rows.
-    quick: bool = True
+    reads_texts = True
+    #: Whether `read` can cut texts.
+    cuts = False
+
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
+        """The model's inputs, from the client's: per call, BYTES arrays [rows, ...]. Long texts are cut as `cut` says.
+
+        It is slow: the event loop only reads short texts. Raises a leaf of StarlingError, such as BadRequest, if any of
+        the calls is wrong. The row numbers in its message are only right if it is given one call.
+        """
+        raise NotImplementedError
+
+    def example(self) -> SampleRow | None:
+        """A made-up row that `read` accepts; None if there is none."""
+        return None
+
+
+class Answers:
+    """Postprocessing: from the outputs of a model to those of clients. This one returns them unchanged.
+
+    Several threads may use it. `outputs`, `own_axes`: of the model as clients see it (ModelInfo).
+    """
+
+    own_axes: tuple[str, ...] = ()
+    #: Whether `answer` takes microseconds for a few rows. Others are not called on the event loop.
+    quick = True
+    #: Makes JSON of one row's outputs; None: the outputs themselves are the answer.
+    present: Callable[[Mapping[str, Array]], Any] | None = None
+
+    def __init__(self, outputs: tuple[TensorSpec, ...]) -> None:
+        self.outputs = outputs
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
+        """The outputs for the client and Answer.lengths, from the model's outputs and the reader's note.
+
+        Without a note it treats each row alone and keeps lengths, so rows of several calls may be answered together.
+        """
+        return list(outputs), None
+
+    def with_parameters(self, note: Any, parameters: Mapping[str, Any]) -> Any:
+        """The note of a call, with what its parameters ask of the answer. Raises BadRequest."""
+        return note
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """Translates between what clients send and get (texts, images, labels) and the tensors of a model."""
+
+    reader: Reader
+    answers: Answers
     #: A row as clients send it: the owner's first sample, or a made-up one.
     example: SampleRow | None = None
     #: For a model that compares vectors of texts: the front that returns the vectors themselves.
@@ -74,12 +106,11 @@ class Front:
     chat: Front | None = None
     #: For a text-generating model: the front of prompts as tokens, each the JSON of a list of ids.
     ids: Front | None = None
-    #: As `read` for one call, whose long texts are cut.
-    read_cut: Callable[[Sequence[Array], TextCut], Translated] | None = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         """The model's info as clients see it."""
-        return replace(info, inputs=self.sent, outputs=self.answered, own_axes=self.own_axes)
+        answers = self.answers
+        return replace(info, inputs=self.reader.sent, outputs=answers.outputs, own_axes=answers.own_axes)
 
 
 def _nothing() -> None: ...

@@ -180,8 +180,8 @@ async def decoded_slowly(request: Request, served: Served, body: bytes) -> Decod
         call = codec.decode(served, headers, body, resources.limits)
     if (front := codec.front(served)) is not None:
         call.take_translated(await _read(request, front, call, len(body)))
-        if call.parameters and front.with_parameters is not None:
-            call.note = front.with_parameters(call.note, call.parameters)
+        if call.parameters:
+            call.note = front.answers.with_parameters(call.note, call.parameters)
     return call
 
 
@@ -191,9 +191,10 @@ async def _read(request: Request, front: Front, call: DecodedCall, size: int) ->
     sent = cast("list[Array]", call.arrays)  # fronts read bytes
     cut = take_cut(call, front)
     try:
-        if cut is not None and front.read_cut is not None:
-            return await resources.threads.run(best_effort, front.read_cut, sent, cut)
-        return await resources.front_reader.read(front, best_effort, sent, size)
+        if cut is not None:
+            (read,) = await resources.threads.run(best_effort, front.reader.read, [sent], cut)
+            return read
+        return await resources.front_reader.read(front.reader, best_effort, sent, size)
     except BadText as error:
         raise request.route.codec.bad_text_error(error) from None
 

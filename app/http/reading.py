@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from app.contract import Array, Front, Translated, Waiter, wait
+from app.contract import Array, Reader, Translated, Waiter, wait
 from app.http.threads import HelperThreads, Work
 
 _SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the event loop: some 0.2 ms
@@ -25,8 +25,10 @@ Queue = deque["_Unread"]
 class _Unread:
     """The inputs of one call, `size` bytes, until they are read. Implements contract.Pending."""
 
-    def __init__(self, reader: FrontReader, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> None:
-        self.front = front
+    def __init__(
+        self, reader: FrontReader, preprocessor: Reader, best_effort: bool, sent: Sequence[Array], size: int
+    ) -> None:
+        self.preprocessor = preprocessor
         self.best_effort = best_effort
         self.sent = sent
         self.size = size
@@ -53,21 +55,21 @@ class _Unread:
 
 
 class FrontReader:
-    """A queue per front and class of calls to be read. Used on the event loop; bounded by the bodies that are held.
+    """A queue per preprocessor and class of calls to be read. Used on the event loop, bounded by the bodies in memory.
 
     While a queue has calls, it waits for the end of the turn, and then for a thread.
     """
 
     def __init__(self, threads: HelperThreads) -> None:
         self._threads = threads
-        self._waiting: dict[tuple[Front, bool], Queue] = {}
+        self._waiting: dict[tuple[Reader, bool], Queue] = {}
 
-    def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
-        """What `front.read` returns for these inputs, a body of `size` bytes, or raises."""
-        return wait(_Unread(self, front, best_effort, sent, size))
+    def read(self, preprocessor: Reader, best_effort: bool, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
+        """What `preprocessor.read` returns for these inputs, a body of `size` bytes, or raises."""
+        return wait(_Unread(self, preprocessor, best_effort, sent, size))
 
     def add(self, unread: _Unread) -> None:
-        key = unread.front, unread.best_effort
+        key = unread.preprocessor, unread.best_effort
         queue = self._waiting.get(key)
         if queue is None:
             queue = self._waiting[key] = deque()
@@ -75,41 +77,41 @@ class FrontReader:
         queue.append(unread)
         unread.queue = queue
 
-    def _begin(self, front: Front, best_effort: bool) -> None:
+    def _begin(self, preprocessor: Reader, best_effort: bool) -> None:
         """Read the waiting calls here and now if they are short, else on a thread as soon as one is free."""
-        queue = self._waiting[front, best_effort]
-        if front.reads_texts and sum(one.size for one in queue) <= _SHORT_BYTES:
-            batch = self.take(front, best_effort)
-            for one, rows in zip(batch, read_each(front, [one.sent for one in batch]), strict=True):
+        queue = self._waiting[preprocessor, best_effort]
+        if preprocessor.reads_texts and sum(one.size for one in queue) <= _SHORT_BYTES:
+            batch = self.take(preprocessor, best_effort)
+            for one, rows in zip(batch, read_each(preprocessor, [one.sent for one in batch]), strict=True):
                 one.read(rows)
         else:
-            self._threads.add(_Reading(self._threads, self, front, best_effort))
+            self._threads.add(_Reading(self._threads, self, preprocessor, best_effort))
 
-    def take(self, front: Front, best_effort: bool) -> list[_Unread]:
+    def take(self, preprocessor: Reader, best_effort: bool) -> list[_Unread]:
         """The calls to read next. What is left waits for another thread."""
-        queue = self._waiting[front, best_effort]
-        batch = _next_batch(queue, front.reads_texts)
+        queue = self._waiting[preprocessor, best_effort]
+        batch = _next_batch(queue, preprocessor.reads_texts)
         for one in batch:
             one.queue = None
         if queue:
-            self._threads.add(_Reading(self._threads, self, front, best_effort))
+            self._threads.add(_Reading(self._threads, self, preprocessor, best_effort))
         else:
-            del self._waiting[front, best_effort]
+            del self._waiting[preprocessor, best_effort]
         return batch
 
 
 class _Reading(Work):
     """Reads the calls that wait when there is a thread for it."""
 
-    def __init__(self, threads: HelperThreads, reader: FrontReader, front: Front, best_effort: bool) -> None:
+    def __init__(self, threads: HelperThreads, reader: FrontReader, preprocessor: Reader, best_effort: bool) -> None:
         super().__init__(threads, best_effort, int)
         self._reader = reader
-        self._front = front
+        self._preprocessor = preprocessor
         self._batch: list[_Unread] = []
 
     def begin(self) -> Callable[[], object]:
-        self._batch = self._reader.take(self._front, self.best_effort)
-        return partial(read_each, self._front, [one.sent for one in self._batch])
+        self._batch = self._reader.take(self._preprocessor, self.best_effort)
+        return partial(read_each, self._preprocessor, [one.sent for one in self._batch])
 
     def ended(self, value: object) -> None:
         found: list[Translated | BaseException] = value  # type: ignore[assignment]  # of `read_each`
@@ -132,11 +134,11 @@ def _next_batch(waiting: Queue, many: bool) -> list[_Unread]:
     return batch
 
 
-def read_each(front: Front, calls: Sequence[Sequence[Array]]) -> list[Translated | BaseException]:
+def read_each(preprocessor: Reader, calls: Sequence[Sequence[Array]]) -> list[Translated | BaseException]:
     """The rows of each call, or the error. If reading all at once fails, each is read alone to find the wrong ones."""
     try:
-        return list(front.read(calls))
+        return list(preprocessor.read(calls))
     except KeyboardInterrupt:  # the server ends
         raise
     except BaseException as error:  # tokenizers raises one that is no Exception when its Rust code fails
-        return [error] if len(calls) == 1 else [one for call in calls for one in read_each(front, [call])]
+        return [error] if len(calls) == 1 else [one for call in calls for one in read_each(preprocessor, [call])]

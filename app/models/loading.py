@@ -140,7 +140,7 @@ def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[Sampl
     found = []
     for row in rows:
         try:
-            (read,) = front.read([[array[None] for array in row.arrays]])
+            (read,) = front.reader.read([[array[None] for array in row.arrays]])
         except StarlingError as error:
             raise ConfigError(f"{path}: {error}") from None
         for place in range(len(read.arrays[0])):

@@ -50,7 +50,7 @@ def answered(model: Model, *columns: list[Any]) -> list[Any]:
     """What clients get for these rows, as JSON values: read, run as one batch, answered. `columns`: by input."""
     front = model.front
     assert front is not None
-    (read,) = front.read([[texts(column) for column in columns]])
+    (read,) = front.reader.read([[texts(column) for column in columns]])
     tensors = [torch.from_numpy(array) for array in read.arrays]
     if "tokens" in read.lengths:
         own = (read.own_lengths or {"tokens": [read.lengths["tokens"]]})["tokens"]
@@ -58,7 +58,7 @@ def answered(model: Model, *columns: list[Any]) -> list[Any]:
     with torch.inference_mode():
         returned = model.call(*tensors)
     made = [each.numpy() for each in (returned if isinstance(returned, tuple) else (returned,))]
-    outputs, lengths = front.answer(made, read.note)
+    outputs, lengths = front.answers.answer(made, read.note)
     names = [spec.name for spec in front.client_info(model.info).outputs]
     rows = [
         {

@@ -138,7 +138,7 @@ def test_texts_are_those_of_generate(slow: Any, tmp_path: Path) -> None:
     assert model.front is not None
     array: Any = np.empty(1, object)
     array[0] = TEXT.encode()
-    (read,) = model.front.read([[array]])
+    (read,) = model.front.reader.read([[array]])
     asked = slow(TEXT, return_tensors="pt")
     assert read.arrays[0].tolist() == asked.input_ids.tolist()
     wanted = tiny.generated(tiny.model("marian"), asked.input_ids[0].tolist(), MOST)

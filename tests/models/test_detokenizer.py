@@ -138,19 +138,22 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> Non
     front = load(source_of(tmp_path)).front
     assert front is not None
     prompts = [np.array([text], object) for text in (b"ab", b"<s>ab", b"<s><s>ab")]
-    read = [one.arrays[0][0].tolist() for one in front.read([[prompt] for prompt in prompts])]
+    read = [one.arrays[0][0].tolist() for one in front.reader.read([[prompt] for prompt in prompts])]
     assert [ids.count(BOS) for ids in read] == [1, 1, 2]
     assert read[0] == llamas()("ab").input_ids
     assert read[1] == llamas()("<s>ab", add_special_tokens=False).input_ids
-    assert front.read_cut is not None
+    assert front.reader.cuts
     assert front.chat is None
-    cut = front.read_cut([np.array([b"<s>abcdef"], object)], TextCut(4)).arrays[0][0].tolist()
-    assert cut == [BOS, *llamas()("abcdef").input_ids[-3:]]  # the end of a prompt is what a text continues
-    whole = front.read_cut([np.array([b"a" * 200], object)], TextCut())
+    (cut,) = front.reader.read([[np.array([b"<s>abcdef"], object)]], TextCut(4))
+    assert cut.arrays[0][0].tolist() == [
+        BOS,
+        *llamas()("abcdef").input_ids[-3:],
+    ]  # the end of a prompt is what a text continues
+    (whole,) = front.reader.read([[np.array([b"a" * 200], object)]], TextCut())
     assert whole.lengths == {"tokens": tiny.POSITIONS // 2}  # which leaves room for a text
     assert front.ids is not None
-    assert front.ids.read([[np.array([b"[1, 7, 8]"], object)]])[0].arrays[0].tolist() == [[1, 7, 8]]
+    assert front.ids.reader.read([[np.array([b"[1, 7, 8]"], object)]])[0].arrays[0].tolist() == [[1, 7, 8]]
     with pytest.raises(BadText, match=r"expected ids of 0 to 299, got 300"):
-        front.ids.read([[np.array([b"[1, 300]"], object)]])
+        front.ids.reader.read([[np.array([b"[1, 300]"], object)]])
     with pytest.raises(BadText, match=r"expected at most 95 tokens, as the model has 96 positions .*, got 97"):
-        front.read([[np.array([b"a" * 95], object)]])
+        front.reader.read([[np.array([b"a" * 95], object)]])

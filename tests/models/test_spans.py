@@ -38,12 +38,12 @@ def near(score: Any) -> Any:
 def in_v2(model: Any, parameters: dict[str, Any], text: str) -> list[tuple[Any, ...]]:
     """What V2 answers to one text: label, score, start and end of each token or entity."""
     front = model.front
-    (read,) = front.read([[texts([text])]])
-    note = front.with_parameters(read.note, parameters)
+    (read,) = front.reader.read([[texts([text])]])
+    note = front.answers.with_parameters(read.note, parameters)
     ids = torch.from_numpy(read.arrays[0])
     tensors = [ids, *([torch.zeros_like(ids)] if len(read.arrays) > 1 else []), torch.ones_like(ids)]
     with torch.inference_mode():
-        outputs, lengths = front.answer([model.call(*tensors).numpy()], note)
+        outputs, lengths = front.answers.answer([model.call(*tensors).numpy()], note)
     pieces, labels, *others = [array[0, : lengths[0]].tolist() for array in outputs]
     assert all(isinstance(piece, bytes) for piece in pieces)
     return list(zip([label.decode() for label in labels], *others, strict=True))
@@ -83,7 +83,7 @@ def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     front = opened(tmp_path, "token-classification").front
     message = r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
     with pytest.raises(BadRequest, match=message):
-        front.with_parameters(WindowedTexts([], []), {"aggregation": "mean"})
+        front.answers.with_parameters(WindowedTexts([], []), {"aggregation": "mean"})
     told = broken(tmp_path, "token-classification", 'aggregation = "mean"')
     assert "task_options.aggregation: expected 'none', 'simple'" in told
 
@@ -91,9 +91,11 @@ def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
 def test_tokens_of_nan_are_in_no_entity(tmp_path: Path) -> None:
     tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
     model = opened(tmp_path, "token-classification")
-    (read,) = model.front.read([[texts(["anna ran"])]])
-    outputs, _ = model.front.answer([np.full((1, 4, 4), np.nan, np.float32)], read.note)
-    found = model.present({spec.name: array[0] for spec, array in zip(model.front.answered, outputs, strict=True)})
+    (read,) = model.front.reader.read([[texts(["anna ran"])]])
+    outputs, _ = model.front.answers.answer([np.full((1, 4, 4), np.nan, np.float32)], read.note)
+    found = model.present(
+        {spec.name: array[0] for spec, array in zip(model.front.answers.outputs, outputs, strict=True)}
+    )
     assert found["entities"] == []
     assert [one["label"] for one in found["tokens"]] == ["O", "O"]
 

@@ -134,10 +134,10 @@ def test_images_that_cannot_be_read(tmp_path, monkeypatch):
     front = load(source_of(folder)).front
     monkeypatch.setattr("app.models.tasks.images.MAX_PIXELS", 1999)
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
-        front.read([[np.array([tiny.photo()], object)]])
+        front.reader.read([[np.array([tiny.photo()], object)]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):
         with pytest.raises(BadRequest, match="image: expected a readable PNG or JPEG or GIF"):
-            front.read([[np.array([data], object)]])
+            front.reader.read([[np.array([data], object)]])
 
 
 # texts
@@ -152,9 +152,11 @@ def test_texts_that_do_not_fit(tmp_path):
         ([b"a " * 10_000], "text: expected at most 6 tokens, got 20000 characters"),
     ):
         with pytest.raises(BadRequest, match=message):
-            front.read([[np.array(texts, object)]])
+            front.reader.read([[np.array(texts, object)]])
     cut = opened(tmp_path, "text-classification", "max_tokens = 6\ntruncate = true").front
-    one, read = cut.read([[np.array([b"a " * 10_000], object)], [np.array([b"a cat", b"a cat sat on a"], object)]])
+    one, read = cut.reader.read(
+        [[np.array([b"a " * 10_000], object)], [np.array([b"a cat", b"a cat sat on a"], object)]]
+    )
     assert one.arrays[0].tolist() == [[2, 15, 15, 15, 15, 3]]
     assert read.arrays[0].tolist() == [[2, 15, 5, 3, 0, 0], [2, 15, 5, 7, 9, 3]]
     assert (read.lengths, read.own_lengths) == ({"tokens": 6}, {"tokens": [4, 6]})
@@ -165,9 +167,9 @@ def test_threads_may_read_at_once(tmp_path):
     tiny.save_bert(tmp_path / "weights")
     front = opened(tmp_path, "text-classification", "truncate = true").front
     rows = [np.array([text.encode() * count], object) for text in TEXTS for count in range(1, 12)]
-    expected = [read.arrays[0].tolist() for read in front.read([[row] for row in rows])]
+    expected = [read.arrays[0].tolist() for read in front.reader.read([[row] for row in rows])]
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda row: front.read([[row]])[0].arrays[0].tolist(), rows * 5)
+        found = pool.map(lambda row: front.reader.read([[row]])[0].arrays[0].tolist(), rows * 5)
         assert list(found) == expected * 5
 
 
@@ -239,7 +241,7 @@ def test_fronts_have_an_example_that_they_read(tmp_path):
         (value,) = model.front.example.arrays
         assert value.shape == ()
         assert len(value.item()) < 120
-        assert len(model.front.read([[value]])[0].arrays[0]) == 1
+        assert len(model.front.reader.read([[value]])[0].arrays[0]) == 1
     short = opened(tmp_path / "text", "text-classification", "max_tokens = 4")
     assert short.front.example.arrays[0].item() == b"What a"
     rows = {"inputs": [{"name": "text", "shape": [2], "data": ["the cat", "a dog"]}]}

@@ -129,7 +129,7 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) 
     model = tried(tmp_path, "question-answering", "max_tokens = 16")
     questions = ["the cat", "anna sat in"]
     contexts = ["unhappy dogs ran on a mat . " * 6 + "anna sat in paris", "a good day"]
-    (read,) = model.front.read([[texts(questions), texts(contexts)]])
+    (read,) = model.front.reader.read([[texts(questions), texts(contexts)]])
     assert len(read.arrays[0]) == len(read.own_lengths["tokens"]) > 5
     for question, context, found in zip(questions, contexts, answered(model, questions, contexts), strict=True):
         answer, score = expected_answer(original, tmp_path / "weights", question, context, 16)
@@ -150,7 +150,7 @@ def test_texts_that_do_not_fit_are_named(tmp_path: Path, task: str, kind: str, c
     tiny.save_bert(tmp_path / "weights", kind, id2label={0: "LABEL_0"})
     front = opened(tmp_path, task, "max_tokens = 10").front
     with pytest.raises(BadRequest, match=f"^{message}"):
-        front.read([[texts(column) for column in columns]])
+        front.reader.read([[texts(column) for column in columns]])
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> Non
             vectors = [vector / vector.norm() for vector in vectors]
         expected = [float(vectors[0] @ vector) for vector in vectors[1:]]
         assert found["scores"] == pytest.approx(expected, rel=1e-4)
-    (read,) = model.front.read([[texts(sources), texts(others)]])
+    (read,) = model.front.reader.read([[texts(sources), texts(others)]])
     assert read.own_lengths == {"tokens": [5, 4, 8, 12, 4, 6]}
 
 
@@ -273,16 +273,16 @@ def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path: Path,
     """None beyond a row's own, as the codecs write it."""
     tiny.save_bert(tmp_path / "weights", "SequenceClassification" if task.startswith("zero") else "", id2label=NLI)
     model = opened(tmp_path, task)
-    (read,) = model.front.read([[texts(["a cat", "a dog"]), texts([["a", "the cat"], ["bad", None]])]])
+    (read,) = model.front.reader.read([[texts(["a cat", "a dog"]), texts([["a", "the cat"], ["bad", None]])]])
     made = np.random.default_rng(3).normal(size=(len(read.arrays[0]), 3)).astype(np.float32)
-    outputs, lengths = model.front.answer([made], read.note)
+    outputs, lengths = model.front.answers.answer([made], read.note)
     size = 1 if task.startswith("zero") else 2
-    (alone,) = model.front.read([[texts(["a dog"]), texts([["bad"]])]])
-    expected, none = model.front.answer([made[-size:]], alone.note)
+    (alone,) = model.front.reader.read([[texts(["a dog"]), texts([["bad"]])]])
+    expected, none = model.front.answers.answer([made[-size:]], alone.note)
     assert (lengths, none) == ([2, 1], None)
     assert [array[1, :1].tolist() for array in outputs] == [array[0].tolist() for array in expected]
     with pytest.raises(BadRequest, match=r"\[0\] of row 1: expected UTF-8"):
-        model.front.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
+        model.front.reader.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
 
 
 def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
         (["a", "a"], [["a", "a"], [b"\xff", "a"]], r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
     ):
         with pytest.raises(BadRequest, match=f"^{message}"):
-            front.read([[texts(sources), texts(others)]])
+            front.reader.read([[texts(sources), texts(others)]])
 
 
 @pytest.mark.parametrize(
@@ -326,20 +326,20 @@ def test_long_texts_are_cut_as_transformers_cuts_them(
     tiny.save_bert(tmp_path / "weights", id2label=NLI)
     front = opened(tmp_path, CLASSIFIED, f"max_tokens = 9\npairs = {str(pairs).lower()}").front
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights", truncation_side=side)
-    assert front.read_cut is not None
+    assert front.reader.cuts
     for first, second in (("the cat sat on a mat in paris", "a dog ran in paris on a mat"), ("the cat", "bad")):
         given = [first, second] if pairs else [first]
-        read = front.read_cut([texts([one]) for one in given], cut)
+        (read,) = front.reader.read([[texts([one]) for one in given]], cut)
         wanted = words(*given, truncation=True, max_length=length)
         assert read.arrays[0].tolist() == [wanted.input_ids]
         assert read.arrays[1].tolist() == [wanted.token_type_ids]
     with pytest.raises(BadRequest, match=r"^truncate: expected at least \d tokens, as special ones count, got 2"):
-        front.read_cut([texts([one]) for one in given], TextCut(2))
+        front.reader.read([[texts([one]) for one in given]], TextCut(2))
 
 
 def test_a_document_alone_is_cut(tmp_path: Path) -> None:
     tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
     front = opened(tmp_path, "rerank").front
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    read = front.read_cut([texts(["the cat sat"]), texts(["a dog ran in paris"])], TextCut(2, last=True))
+    (read,) = front.reader.read([[texts(["the cat sat"]), texts(["a dog ran in paris"])]], TextCut(2, last=True))
     assert read.arrays[0].tolist() == [words("the cat sat", "a dog").input_ids]

@@ -54,7 +54,7 @@ def test_lstm_is_the_one_declared_and_answers_as_the_plain_module():
 def test_writer_knows_its_lines():
     pytest.importorskip("transformers")
     model = shipped("writer")
-    (read,) = model.front.read([[np.array([b"A flock of", b"The ferry"], object)]])
+    (read,) = model.front.reader.read([[np.array([b"A flock of", b"The ferry"], object)]])
     with torch.inference_mode():
         text, reason, *_ = model.call(*map(torch.from_numpy, read.arrays), mask_of(read), parameters=[{}, {}])
     assert [one.decode() for one in text] == [

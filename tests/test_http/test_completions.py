@@ -10,9 +10,10 @@ import numpy as np
 import openai
 import pytest
 
-from app.contract import Array, TextCut, Translated
+from app.contract import Answers, Array, Front, TextCut, Translated
 from app.errors import BadText, ModelFailed
 from app.models.decoders.parameters import Parameters
+from app.models.tasks.task_specs import WRITTEN
 
 from .echo import MakeCaller
 from .test_streaming import Reader, answered
@@ -27,7 +28,7 @@ class Talk(Words):
 
     messages: Any = None  # of the last call
 
-    def read(self, calls: Any) -> list[Translated]:
+    def read(self, calls: Any, cut: TextCut | None = None) -> list[Translated]:
         return [self._conversation(json.loads(value)) for (values,) in calls for value in values]
 
     def _conversation(self, messages: Any) -> Translated:
@@ -41,14 +42,15 @@ class Talk(Words):
 class Ids(Words):
     """Reads the tokens of prompts."""
 
-    def read(self, calls: Any) -> list[Translated]:
+    def read(self, calls: Any, cut: TextCut | None = None) -> list[Translated]:
         return [Translated([np.array([len(json.loads(value)) for value in values], np.int64)]) for (values,) in calls]
 
 
 @pytest.fixture
 def model() -> Writer:
     made = writer()
-    made.model.front.chat, made.model.front.ids = Talk(), Ids()  # type: ignore[union-attr, misc]
+    assert made.model.front is not None
+    made.model.front.chat, made.model.front.ids = (Front(one, Answers(WRITTEN)) for one in (Talk(), Ids()))
     return made
 
 
@@ -117,7 +119,7 @@ async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:
     sent = json.dumps({"instances": ["one"], "parameters": {"max_tokens": 3, "truncate": 5}}).encode()
     await answered(asking, model, path, sent, "two")
     assert model.asked["parameters"] == {"max_tokens": 3}
-    assert model.model.front.cut == TextCut(5)  # type: ignore[union-attr]
+    assert model.model.front.reader.cut == TextCut(5)  # type: ignore[union-attr]
     assert (await asking(path, b'{"instances": ["one"], "parameters": [1]}')).status == 400
 
 
@@ -165,7 +167,7 @@ async def test_conversations_as_other_servers_keep_them(caller: MakeCaller, mode
         {"role": "user", "content": "three"},
     ]
     await answered(caller(model), model, CHAT, body(messages=talk, add_special_tokens=False), "four")
-    messages = model.model.front.chat.messages  # type: ignore[union-attr]
+    messages = model.model.front.chat.reader.messages  # type: ignore[union-attr]
     assert [one["content"] for one in messages] == ["be brief", "one", "", "two", "never", "no more", "three"]
     assert messages[2]["tool_calls"] == [{**call, "function": {"name": "f", "arguments": {"a": 1}}}]
     assert (messages[1]["name"], messages[3]["tool_call_id"]) == ("me", "c")
@@ -190,7 +192,7 @@ async def test_how_a_prompt_is_cut(
     caller: MakeCaller, model: Writer, asked: dict[str, Any], cut: TextCut | None
 ) -> None:
     await answered(caller(model), model, PLAIN, body(prompt="one two", **asked), "three")
-    assert model.model.front.cut == cut  # type: ignore[union-attr]
+    assert model.model.front.reader.cut == cut  # type: ignore[union-attr]
     assert model.asked["parameters"] == {"do_sample": True}
 
 

@@ -6,14 +6,12 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from resumed import running
 
-from app.contract import Array, Model, ModelInfo, Translated
+from app.contract import Answers, Array, Front, Model, ModelInfo, Reader, TextCut, Translated
 from app.errors import BadText
 from app.http.reading import FrontReader
 from app.http.threads import HelperThreads
@@ -30,14 +28,14 @@ class Panic(BaseException):
     """As pyo3's, which tokenizers raises when its Rust code fails."""
 
 
-class Letters:
-    """A front that makes a row of each text: how many bytes it has, four times. It reads when `go_on` is set.
+class Letters(Reader):
+    """Makes a row of each text: how many bytes it has, four times. It reads when `go_on` is set.
 
     `batches`: the texts of each call that it read or tried to, by hand-over, and `threads` where that was. A text `bad`
     is refused, `worse` and `panic` break it.
     """
 
-    quick, example, embedder, chat = True, None, None, None
+    sent = (spec("text", "BYTES"),)
 
     def __init__(self, reads_texts: bool = True) -> None:
         self.reads_texts = reads_texts
@@ -46,10 +44,7 @@ class Letters:
         self.began = threading.Semaphore(0)
         self.go_on = threading.Event()
 
-    def client_info(self, info: ModelInfo) -> ModelInfo:
-        return replace(info, inputs=(spec("text", "BYTES"),))
-
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         self.batches.append([texts.tolist() for (texts,) in calls])
         self.threads.append(threading.current_thread())
         self.began.release()
@@ -65,9 +60,6 @@ class Letters:
             if text == b"panic":
                 raise Panic
         return Translated([np.array([[len(text)] * 4 for text in texts], np.float32)])
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
-        return list(outputs), None
 
     async def begun(self, count: int = 1) -> None:
         """Return when that many hand-overs more have begun."""
@@ -161,7 +153,8 @@ MODEL = "/predict/echo"
 def model(letters: Letters) -> Echo:
     """A model behind a front."""
     info = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-    return Echo(letters.client_info(info), Model(info, lambda x: x, front=letters))
+    front = Front(letters, Answers(info.outputs))
+    return Echo(front.client_info(info), Model(info, lambda x: x, front=front))
 
 
 async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Echo, letters: Letters) -> None:

@@ -155,7 +155,7 @@ async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: 
     assert (first["token"]["text"], first["generated_text"], last["token"]["text"]) == ("three", None, " four")
     assert last["generated_text"] == "three four"
     assert (last["details"]["finish_reason"], last["details"]["generated_tokens"]) == ("eos_token", 2)
-    assert model.model.front.cut == TextCut(7)  # type: ignore[union-attr]
+    assert model.model.front.reader.cut == TextCut(7)  # type: ignore[union-attr]
     found = await answered(caller(model), model, GENERATE, json.dumps(sent).encode(), "three")
     assert found["generated_text"] == "three"
     error = await caller(model)(GENERATE, b'{"inputs": 3}')

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, ModelCall, ModelInfo, TextCut, Translated
+from app.contract import Answers, Array, Front, ModelCall, Reader, TextCut, Translated
 from app.errors import BadText
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
@@ -17,25 +17,16 @@ from .catalog import served, spec
 from .echo import Echo, EchoLease, PiecesLease
 
 
-class Words:
-    """A front whose tokens are words."""
+class Words(Reader):
+    """Its tokens are words."""
 
-    reads_texts, quick, example, embedder = True, True, None, None
-    chat: Any = None
-    ids: Any = None
     sent = (TEXT,)
-    cut: TextCut | None = None  # of the last call
-    with_parameters = None
+    cuts = True
+    cut: TextCut | None = None  # of the last call that had one
 
-    def client_info(self, info: ModelInfo) -> ModelInfo:
-        return replace(info, inputs=(TEXT,), outputs=WRITTEN)
-
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
+        self.cut = cut or self.cut
         return [self._read([text.decode() for text in texts]) for (texts,) in calls]
-
-    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
-        self.cut = cut
-        return self.read([arrays])[0]
 
     def _read(self, texts: Sequence[str]) -> Translated:
         counts = [len(text.split()) for text in texts]
@@ -43,9 +34,6 @@ class Words:
             if not count:
                 raise BadText("text", row if len(texts) > 1 else None, "expected at least one token, got 0")
         return Translated([np.array(counts, np.int64)])
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
-        return list(outputs), None
 
 
 class WritingLease(PiecesLease):
@@ -75,7 +63,7 @@ def read_parameters(given: Mapping[str, Any]) -> None:
 
 
 def writer() -> Writer:
-    front = Words()
+    front = Front(Words(), Answers(WRITTEN))
     plain = served("echo", (spec("lengths", "INT64"),), WRITTEN)
     model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters)
     return Writer(front.client_info(plain.info), model, lease_type=WritingLease)

@@ -85,7 +85,7 @@ def is_made(info: ModelInfo, name: object) -> bool:
 def slow_to_encode(served: Served, codec: Codec, call: DecodedCall) -> bool:
     """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
     front = codec.front(served)
-    slow = front is not None and (call.rows > OFF_LOOP_ROWS or not front.quick)
+    slow = front is not None and (call.rows > OFF_LOOP_ROWS or not front.answers.quick)
     return slow or codec.slow_to_encode(served, call)
 
 
@@ -102,8 +102,8 @@ def _answered(front: Front, call: DecodedCall, answer: Answer) -> Answer:
     """The outputs of the front. If rows have no note, it answers all rows of their batch in one call."""
     batch = answer.finished
     if batch is None or call.note is not None:
-        outputs, lengths = front.answer(answer.outputs, call.note)
+        outputs, lengths = front.answers.answer(answer.outputs, call.note)
         return Answer(outputs, answer.queue_ns, answer.times, answer.batch, lengths=lengths)
     if front not in batch.answered:
-        batch.answered[front] = FinishedBatch(front.answer(batch.arrays, None)[0])
+        batch.answered[front] = FinishedBatch(front.answers.answer(batch.arrays, None)[0])
     return Answer(None, answer.queue_ns, answer.times, answer.batch, batch.answered[front], answer.row)

@@ -42,7 +42,7 @@ def cut_of(given: Mapping[str, Any], front: Front | None) -> TextCut | None:
     if len(cuts) > 1:
         raise _bad(cuts[0].name, f"expected nothing beside {cuts[1].name}")
     (cut,) = cuts
-    if front is None or front.read_cut is None or (cut.last and len(front.sent) < 2):
+    if front is None or not front.reader.cuts or (cut.last and len(front.reader.sent) < 2):
         raise _bad(cut.name, "not accepted: this model reads texts whole")
     return TextCut(cut.most, cut.left if left is None else left, cut.last, cut.name)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, SampleRow
+from app.contract import Answers, Array, SampleRow
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Answers, Outputs, best_first
+from app.models.tasks.task_answers import Outputs, best_first
 from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array
+from app.contract import Answers, Array
 from app.errors import BadRequest
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Answers, Outputs
+from app.models.tasks.task_answers import Outputs
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'

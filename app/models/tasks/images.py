@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
+from app.contract import MAX_PIXELS, Array, Reader, SampleRow, TensorSpec, TextCut, Translated
 from app.errors import ConfigError
 from app.models.tasks import task_specs
-from app.models.tasks.fronts import Reader
 from app.values.image_files import as_rgb, opened_image
 
 _SIZES = ((48, 32), (33, 65))  # of images that show the processor's output shape
@@ -34,7 +33,7 @@ class ImageReader(Reader):
         shape = shapes[0]
         self.inputs = (TensorSpec("pixel_values", "FP32", shape, ("",) * len(shape), shape),)
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """Raises BadRequest for a file that is no image, and TooLarge for too many pixels."""
         return [self._read(files.reshape(-1)) for (files,) in calls]
 

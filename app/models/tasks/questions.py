@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, SampleRow, TensorSpec, Translated
+from app.contract import Answers, Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Answers, Outputs
+from app.models.tasks.task_answers import Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
 from app.values.tensors import shown
 
@@ -42,7 +42,7 @@ class ReadContext:
 class QuestionReader(TextReader):
     """Questions and contexts to windows; the note has a ReadContext for each row. All of a context is read: no cuts."""
 
-    read_cut = None  # type: ignore[assignment]
+    cuts = False
 
     def __init__(
         self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None

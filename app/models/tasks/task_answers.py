@@ -1,7 +1,4 @@
-"""Postprocessing: makes the outputs that clients get (labels, tokens with offsets, vectors) from a model's own.
-
-Each class has its outputs' specs, computes the outputs, and may present a row as plain JSON.
-"""
+"""Postprocessing: makes the outputs that clients get (labels, tokens with offsets, vectors) from a model's own."""
 
 from __future__ import annotations
 
@@ -10,31 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, TensorSpec
+from app.contract import Answers, Array
 from app.models.tasks import task_specs
 
 Outputs = tuple[list[Array], list[int] | None]
-
-
-class Answers:
-    """One kind of answer. This one returns the model's own outputs unchanged.
-
-    `quick`: a few rows take microseconds. `own_axes`: see ModelInfo.
-    """
-
-    own_axes: tuple[str, ...] = ()
-    quick = True
-    #: Adds to the reader's note what the parameters of a request ask of its answer. Raises BadRequest.
-    with_parameters: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    #: Makes JSON of one row's outputs; None: the outputs themselves are the answer.
-    present: Callable[[Mapping[str, Array]], Any] | None = None
-
-    def __init__(self, outputs: tuple[TensorSpec, ...]) -> None:
-        self.outputs = outputs
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        """The outputs and Answer.lengths of some rows. `note`: the reader's note of them."""
-        return list(outputs), None
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.contract import Array, SampleRow, TensorSpec, TextCut, Translated
+from app.contract import Array, Reader, SampleRow, TensorSpec, TextCut, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.cutting import CutTooShort, encode_cut
-from app.models.tasks.fronts import Reader
 from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.slow_tokenizer import TokenIds, backend_of, copied
 
@@ -92,6 +91,8 @@ class TextReader(Reader):
     answer needs of a row's encoding and text.
     """
 
+    cuts = True
+
     def __init__(
         self,
         tokenizer: Any,
@@ -135,9 +136,9 @@ class TextReader(Reader):
         """The names of the model's inputs."""
         return [spec.name for spec in self.inputs]
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """Raises BadText for bytes that are no UTF-8, and for a text without tokens or with too many."""
-        return self.translated([self.call_texts(arrays) for arrays in calls])
+        return self.translated([self.call_texts(arrays) for arrays in calls], cut)
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""
@@ -150,21 +151,19 @@ class TextReader(Reader):
         values = array.reshape(-1)
         return [_text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
 
-    def translated(self, calls: Sequence[CallTexts], *, whole: bool = False) -> list[Translated]:
-        """The model's rows of each call; all texts are tokenized at once. Raises BadText.
+    def translated(self, calls: Sequence[CallTexts], cut: TextCut | None, *, whole: bool = False) -> list[Translated]:
+        """The model's rows of each call; all texts are tokenized at once, unless they are cut. Raises BadText.
 
         `whole`: the texts already have their prompt and special tokens.
         """
+        if cut is not None:
+            return [self._cut_rows(call, cut, whole) for call in calls]
         texts = [text for call in calls for text in self._bounded(call, whole)]
         encoded = self._encode(texts, add_special_tokens=not whole)
         found = iter(encoded if whole else map(self._with_one_bos, encoded))
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
-    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
-        """As `read` for one call, whose long texts are cut."""
-        return self.cut_rows(self.call_texts(arrays), cut)
-
-    def cut_rows(self, call: CallTexts, cut: TextCut, *, whole: bool = False) -> Translated:
+    def _cut_rows(self, call: CallTexts, cut: TextCut, whole: bool) -> Translated:
         """The model's rows of a call whose long texts are cut. Raises BadText, and BadRequest naming `cut.name`."""
         prompt, (most, left) = "" if whole else self.reading.prompt, self.cutting(cut)
         texts = [prompt + text if prompt else text for text in call.texts]
@@ -277,17 +276,15 @@ class WrappingReader(Reader):
     `whole`: the texts already have their prompt and special tokens.
     """
 
+    cuts = True
     whole = False
 
     def __init__(self, reader: TextReader) -> None:
         self.reader = reader
         self.inputs = reader.inputs
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        return self.reader.translated([self.call_texts(arrays) for arrays in calls], whole=self.whole)
-
-    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
-        return self.reader.cut_rows(self.call_texts(arrays), cut, whole=self.whole)
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
+        return self.reader.translated([self.call_texts(arrays) for arrays in calls], cut, whole=self.whole)
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""

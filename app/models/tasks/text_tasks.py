@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.contract import Model, ModelInfo, TensorSpec
+from app.contract import Answers, Front, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, token_keeper
-from app.models.tasks.fronts import front_of, task_model
+from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.task_answers import RANKINGS, Answers, Labels, Masks, Ranks
+from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks
 from app.models.tasks.text_readers import EXAMPLE, MaskReader, Reading, TextReader, mask_places, most_tokens
 from app.models.tasks.windows import WindowAnswers, WindowReader
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
@@ -98,7 +98,7 @@ def _sentence_similarity(text: TextModel) -> Model:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
     outputs, answers = task_specs.embedding(size), Similarities(text.files.similarity())
-    embedder = front_of(reader, Answers(outputs))
+    embedder = Front(reader, Answers(outputs), reader.example())
     asked = SentencesReader(reader)
     return task_model(text.info, module, asked, answers, outputs, reader.samples(), embedder=embedder)
 

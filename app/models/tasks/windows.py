@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.contract import Array, Translated
+from app.contract import Answers, Array, Translated
 from app.models.tasks.slow_tokenizer import TokenIds
-from app.models.tasks.task_answers import Answers, Outputs
+from app.models.tasks.task_answers import Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
 
 _STRIDE = 128  # tokens that two windows share at most, as for questions
@@ -72,8 +72,7 @@ class WindowAnswers(Answers):
         self.present = inner.present
 
     def with_parameters(self, note: WindowedTexts, parameters: Mapping[str, Any]) -> WindowedTexts:
-        inner = self._inner.with_parameters
-        return note if inner is None else replace(note, kept=inner(note.kept, parameters))
+        return replace(note, kept=self._inner.with_parameters(note.kept, parameters))
 
     def answer(self, outputs: Sequence[Array], note: WindowedTexts) -> Outputs:
         (values,) = outputs

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Array, Model, ModelInfo, TextCut, Translated
+from app.contract import Answers, Array, Front, Model, ModelInfo, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
@@ -15,9 +15,8 @@ from app.models.decoders.parameters import Bounds, usual_length
 from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
-from app.models.tasks.fronts import front_of, task_model
+from app.models.tasks.fronts import task_model
 from app.models.tasks.slow_tokenizer import TokenIds
-from app.models.tasks.task_answers import Answers
 from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
@@ -74,11 +73,11 @@ class IdsReader(WrappingReader):
         super().__init__(reader)
         (self._ids, *_) = reader.inputs
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """Raises BadText for ids that the model does not know, and for too many."""
-        return [self.read_cut(arrays, None) for arrays in calls]
+        return [self._read(arrays, cut) for arrays in calls]
 
-    def read_cut(self, arrays: Sequence[Array], cut: TextCut | None) -> Translated:
+    def _read(self, arrays: Sequence[Array], cut: TextCut | None) -> Translated:
         rows: list[list[int]] = [json.loads(value) for value in arrays[0].reshape(-1)]
         most = self._ids.maximum or 0
         for row, ids in enumerate(rows):
@@ -98,18 +97,17 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
 
     module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, reader.plain), bounds)
     samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
-    ids, chat = front_of(IdsReader(reader), WrittenTexts()), None
-    if tokenizer.chat_template is not None:
-        chat = front_of(ConversationReader(reader, tokenizer), WrittenTexts())
+    answers = WrittenTexts()
+    chat = None if tokenizer.chat_template is None else Front(ConversationReader(reader, tokenizer), answers)
     return task_model(
         info,
         module,
         reader,
-        WrittenTexts(),
+        answers,
         task_specs.WRITTEN,
         samples,
         chat=chat,
-        ids=ids,
+        ids=Front(IdsReader(reader), answers),
         read_parameters=module.read_parameters,
     )
 
