@@ -9,7 +9,7 @@ that came before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 BROKEN = "\ufffd"  # the decoded text of a byte that belongs to no character, or to one whose other bytes are missing
@@ -26,7 +26,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, backend: Any) -> None:
         """`tokenizer`: transformers'; `backend`: of the tokenizers library, or a SlowTokenizer."""
         self._backend = backend
-        self._tokens: list[str] | None = None  # by id, with byte fallback
+        self._falls_back = False  # to bytes
         self._special: frozenset[int] = frozenset()
         self.cleans = bool(tokenizer.clean_up_tokenization_spaces)
         if not tokenizer.is_fast:
@@ -35,26 +35,22 @@ class Detokenizer:
             name = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
             self.cleans = self.cleans and bool(getattr(tokenizer, name, False))
         if backend.decoder is not None and backend.decoder.decode(["<0x41>"]) == "A":
-            words = backend.get_vocab()
-            self._tokens = [""] * (max(words.values()) + 1)
-            for token, number in words.items():
-                self._tokens[number] = token
+            self._falls_back = True
             self._special = frozenset(
                 number for number, token in backend.get_added_tokens_decoder().items() if token.special
             )
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of these tokens, before spaces are removed; BROKEN for each byte that is no character."""
-        if self._tokens is None:
+        if not self._falls_back:
             return str(self._backend.decode(ids, skip_special_tokens=skip_special))
         if skip_special:
             ids = [one for one in ids if one not in self._special]
-        known = len(self._tokens)
-        tokens = [self._tokens[one] for one in ids if one < known]
-        return str(self._backend.decoder.decode([*_characters(tokens)]))
+        tokens = map(self._backend.id_to_token, ids)
+        return str(self._backend.decoder.decode([*_characters(token for token in tokens if token is not None)]))
 
 
-def _characters(tokens: Sequence[str]) -> Iterator[str]:
+def _characters(tokens: Iterable[str]) -> Iterator[str]:
     """The tokens, with the characters of each run of bytes in their place."""
     run = bytearray()
     for token in tokens:
