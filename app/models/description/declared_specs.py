@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,16 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
             elif table.mask is not None:
                 specs.append(_mask_spec(table, sent, bounds))
             else:
-                specs.append(_sent_spec(table, bounds))
+                specs.append(
+                    _spec(
+                        table,
+                        _axis_names(table),
+                        bounds,
+                        pad_value=table.pad_value,
+                        minimum=table.minimum,
+                        maximum=table.maximum,
+                    )
+                )
     return tuple(specs)
 
 
@@ -44,20 +54,9 @@ def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[Ten
     bounds = axis_bounds(inputs)
     specs = []
     for index, table in enumerate(tables):
-        lengths = _lengths(table)
         with _errors_of(path, "outputs", index):
-            axes = tuple(_output_axis(table, place, bounds, inputs) for place in range(len(lengths)))
-            largest = zip(axes, lengths, strict=True)
-            specs.append(
-                TensorSpec(
-                    name=table.name,
-                    datatype=table.datatype,
-                    shape=lengths,
-                    axes=axes,
-                    bounds=tuple(bounds.get(axis, UNBOUNDED) if axis else length for axis, length in largest),
-                    labels=_read_labels(path.parent, table),
-                )
-            )
+            axes = tuple(_output_axis(table, place, bounds, inputs) for place in range(len(table.shape)))
+            specs.append(_spec(table, axes, bounds, labels=_read_labels(path.parent, table)))
     return tuple(specs)
 
 
@@ -98,20 +97,6 @@ def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
     return bounds
 
 
-def _sent_spec(table: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
-    axes, shape = _axis_names(table), _lengths(table)
-    return TensorSpec(
-        name=table.name,
-        datatype=table.datatype,
-        shape=shape,
-        axes=axes,
-        bounds=tuple(bounds.get(axis, UNBOUNDED) if axis else length for axis, length in zip(axes, shape, strict=True)),
-        pad_value=table.pad_value,
-        minimum=table.minimum,
-        maximum=table.maximum,
-    )
-
-
 # inputs that the server makes
 
 
@@ -132,8 +117,7 @@ def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mappin
     source = _source("mask", str(table.mask), sent)
     if table.shape != source.shape:
         raise ValueError(f"shape: expected {source.shape!r}, the shape of {source.name!r}, got {table.shape!r}")
-    like = _sent_spec(source, bounds)
-    return TensorSpec(table.name, table.datatype, like.shape, like.axes, like.bounds, mask_of=source.name)
+    return _spec(table, _axis_names(source), bounds, mask_of=source.name)
 
 
 def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
@@ -193,8 +177,11 @@ def _read_labels(folder: Path, table: OutputTable) -> tuple[str, ...]:
 # both
 
 
-def _lengths(table: TensorTable) -> tuple[int, ...]:
-    return tuple(axis if isinstance(axis, int) else -1 for axis in table.shape)
+def _spec(table: TensorTable, axes: tuple[str, ...], bounds: Mapping[str, int], **more: Any) -> TensorSpec:
+    """The spec of a table with these names of axes; `more` of its fields."""
+    shape = tuple(axis if isinstance(axis, int) else -1 for axis in table.shape)
+    largest = (bounds.get(axis, UNBOUNDED) if axis else length for axis, length in zip(axes, shape, strict=True))
+    return TensorSpec(table.name, table.datatype, shape, axes, tuple(largest), **more)
 
 
 def _axis_names(table: TensorTable) -> tuple[str, ...]:

@@ -165,14 +165,8 @@ def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) ->
     part = fx.Graph()
     copies = {node: part.placeholder(f"input_{place}") for place, node in enumerate(given)}
     wanted = (arguments["input"], arguments.get("hx"))
-    needed = _needed(wanted, set())
-    for node in graph.nodes:
-        if node in needed and node not in copies:
-            if node.op == "placeholder":
-                raise ConfigError(f"recurrent: expected a module that reads its inputs alone, got {node.target!r} too")
-            copies[node] = part.node_copy(node, copies.__getitem__)
-    part.output(fx.map_arg(wanted, copies.__getitem__))
-    return part
+    refused = "expected a module that reads its inputs alone, got {!r} too"
+    return _filled(part, graph, copies, _needed(wanted, set()), wanted, refused)
 
 
 def _behind(graph: fx.Graph, call: fx.Node, needed: set[fx.Node], sizes: Mapping[fx.Node, str]) -> fx.Graph:
@@ -180,17 +174,24 @@ def _behind(graph: fx.Graph, call: fx.Node, needed: set[fx.Node], sizes: Mapping
     part = fx.Graph()
     copies = {call: part.placeholder("result")}
     counts = {name: part.placeholder(name) for name in ("rows", "steps")}
+    copies |= {node: counts[name] for node, name in sizes.items()}
+    refused = f"expected nothing after {call.target!r} to read what comes before it, got {{!r}}"
+    return _filled(part, graph, copies, needed, _result(graph), refused)
+
+
+def _filled(
+    part: fx.Graph, graph: fx.Graph, copies: dict[fx.Node, fx.Node], needed: set[fx.Node], wanted: Any, refused: str
+) -> fx.Graph:
+    """The part with `wanted` as its output, and the nodes that this needs behind those that it has copies of.
+
+    Raises ConfigError, as `refused` says, if an input is among them.
+    """
     for node in graph.nodes:
-        if node in sizes:
-            copies[node] = counts[sizes[node]]
-        elif node in needed and node is not call:
+        if node in needed and node not in copies:
             if node.op == "placeholder":
-                raise ConfigError(
-                    f"recurrent: expected nothing after {call.target!r} to read what comes before it, "
-                    f"got {node.target!r}"
-                )
+                raise ConfigError(f"recurrent: {refused.format(node.target)}")
             copies[node] = part.node_copy(node, copies.__getitem__)
-    part.output(fx.map_arg(_result(graph), copies.__getitem__))
+    part.output(fx.map_arg(wanted, copies.__getitem__))
     return part
 
 

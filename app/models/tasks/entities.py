@@ -16,7 +16,7 @@ import numpy as np
 from app.contract import Answers, Array
 from app.errors import BadRequest
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Outputs
+from app.models.tasks.task_answers import Asked, Outputs
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
@@ -60,14 +60,6 @@ def token_keeper(tokenizer: Any) -> Callable[[Any, str], Tokens]:
     return kept
 
 
-@dataclass(frozen=True, slots=True)
-class TokensWithStrategy:
-    """The tokens of each row, and the strategy that the request asks for."""
-
-    rows: Sequence[Tokens]
-    strategy: str
-
-
 class Tags(Answers):
     """Scores [rows, tokens, labels] to the best label of each token or, by the strategy, to entities.
 
@@ -91,12 +83,12 @@ class Tags(Answers):
                 if value not in task_specs.AGGREGATIONS:
                     known = ", ".join(task_specs.AGGREGATIONS)
                     raise BadRequest(f"parameters.{name}: expected one of {known}, got {shown(value)}")
-                return TokensWithStrategy(note, value)
+                return Asked(note, value)
         return note
 
-    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens] | TokensWithStrategy) -> Outputs:
+    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens] | Asked) -> Outputs:
         (scores,) = outputs
-        rows, strategy = (note.rows, note.strategy) if isinstance(note, TokensWithStrategy) else (note, self._strategy)
+        rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
         found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]
         lengths = [len(each) for each in found]
         shape = (len(rows), max(lengths))

@@ -17,7 +17,7 @@ import numpy as np
 from app.contract import Answers, Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Outputs
+from app.models.tasks.task_answers import Asked, Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
 from app.values.tensors import shown
 
@@ -79,14 +79,6 @@ class QuestionReader(TextReader):
 
 
 @dataclass(frozen=True, slots=True)
-class ContextsWithOption:
-    """The contexts of a call, and whether their questions may have no answer."""
-
-    contexts: Sequence[ReadContext]
-    impossible: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Span:
     """The best answer of a window: its score, its first and last token, and the score of there being none."""
 
@@ -117,14 +109,12 @@ class SpanAnswers(Answers):
             return note
         if type(value) is not bool:
             raise BadRequest(f"parameters.{_OPTION}: expected true or false, got {shown(value)}")
-        return ContextsWithOption(note, value)
+        return Asked(note, value)
 
-    def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext] | ContextsWithOption) -> Outputs:
+    def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext] | Asked) -> Outputs:
         rows = iter(outputs[0])
         found = []
-        contexts, impossible = (
-            (note.contexts, note.impossible) if isinstance(note, ContextsWithOption) else (note, self._impossible)
-        )
+        contexts, impossible = note if isinstance(note, Asked) else (note, self._impossible)
         for asked in contexts:
             spans = [(self._best(next(rows)[: len(window)], window), window) for window in asked.windows]
             best, window = max(spans, key=lambda span: span[0].score)

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 
 class TokenIds(NamedTuple):
-    """A text as tokens, where no more is known of them."""
+    """A text as tokens, where little more is known of them: with fields of the tokenizers library's encodings."""
 
     ids: list[int]
-    type_ids: list[int]
+    type_ids: Sequence[int]
+    special_tokens_mask: Sequence[int] = ()
+    tokens: Sequence[str] = ()
+    offsets: Sequence[tuple[int, int]] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,13 @@ from app.contract import Answers, Array
 from app.models.tasks import task_specs
 
 Outputs = tuple[list[Array], list[int] | None]
+
+
+class Asked(NamedTuple):
+    """A reader's note, and what the parameters of the request ask of its answer."""
+
+    note: Any
+    option: Any
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -62,19 +62,6 @@ class Reading:
     bos: int | None = None
 
 
-class _Begin(NamedTuple):
-    """The encoding of an empty text, if the tokenizer adds nothing to a text: the token that begins one."""
-
-    ids: list[int]
-    type_ids: Sequence[int] = (0,)
-    special_tokens_mask: Sequence[int] = (1,)
-    tokens: Sequence[str] = ("",)
-    offsets: Sequence[tuple[int, int]] = ((0, 0),)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
 @dataclass(frozen=True, slots=True)
 class CallTexts:
     """The texts, or pairs of texts, of one call; their names in messages; and the note for the answer."""
@@ -117,8 +104,9 @@ class TextReader(Reader):
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
         self._cuts_left = tokenizer.truncation_side == "left" or reading.positions is not None
-        #: What is read for an empty text; None: nothing can be.
-        self._begin = None if tokenizer.bos_token_id is None else _Begin([tokenizer.bos_token_id])
+        #: What is read for an empty text if the tokenizer adds nothing: the token that begins one. None: there is none.
+        bos = tokenizer.bos_token_id
+        self._begin = None if bos is None else TokenIds([bos], (0,), (1,), ("",), ((0, 0),))
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
         self.inputs = self._inputs(vocabulary)
