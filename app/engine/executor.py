@@ -13,9 +13,9 @@ import torch
 from app.contract import Array, Model, TensorSpec
 from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
-from app.engine.tensors import pad_beyond, select_rows, stack
+from app.engine.tensors import pad_beyond, select_rows
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, check_shape, normalise
+from app.models.base import check_shape, normalise, stacked
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
 from app.scheduler.types import Outcome
@@ -170,8 +170,7 @@ class Executor:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""
         spec, values = self.pool.specs[position], self.pool.objects[position]
         assert values is not None  # an input has a slab or objects, see Pool
-        batch = stack([values[slot] for slot in rows], spec)
-        return batch if spec.datatype == "BYTES" else torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
+        return stacked([values[slot] for slot in rows], spec)
 
     def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:
         """All inputs of a batch: those that clients send, and the masks and lengths made from the rows' lengths."""

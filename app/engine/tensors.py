@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from app.contract import Array, TensorSpec
 from app.engine.pool import Slots
 
 Batch = TypeVar("Batch")
 
 #: The signed type of the same width for each unsigned type: torch lacks many kernels for unsigned integers.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
-#: A batch is padded to its longest row. If it becomes larger than `_ROOM` bytes and `_STRETCH` times its rows, it fails
-#: as out of memory, so that fewer rows run together. `length_buckets` of model.toml avoid that for one variable axis.
-_ROOM = 64 << 20
-_STRETCH = 4
 
 
 def indices(numbers: Sequence[int]) -> torch.Tensor:
@@ -46,38 +38,6 @@ def neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, in
 def padded(slots: Slots, size: int) -> list[int]:
     """The slots of a batch of `size` rows. Padding rows repeat the last row, which is valid input for any model."""
     return [*slots, *[slots[-1]] * (size - len(slots))]
-
-
-def stack(rows: list[Any], spec: TensorSpec) -> Array:
-    """Separate rows as one array; shorter ones are padded. A row may be bare bytes, for text without axes.
-
-    Raises MemoryError if padding would make the batch many times as large as its rows.
-    """
-    if isinstance(rows[0], bytes):
-        bare: Array = np.empty(len(rows), object)
-        bare[:] = rows
-        return bare
-    longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
-    shape = (len(rows), *longest)
-    if all(row.shape == longest for row in rows):
-        return np.stack(rows, out=np.empty(shape, spec.dtype))
-    nbytes = len(rows) * prod(longest) * spec.dtype.itemsize
-    if nbytes > max(_ROOM, _STRETCH * sum(row.nbytes for row in rows)):
-        raise MemoryError(f"input {spec.name!r}: {len(rows)} rows padded to {list(longest)} would take {nbytes} bytes")
-    batch = np.full(shape, padding(spec), spec.dtype)
-    for position, row in enumerate(rows):
-        place: tuple[Any, ...] = (position, *map(slice, row.shape))
-        batch[place] = row
-    return batch
-
-
-def padding(spec: TensorSpec) -> Any:
-    """The value beyond a row's own length, for numpy: empty text, and for BF16 its bits."""
-    if spec.datatype == "BYTES":
-        return b""
-    if spec.datatype != "BF16":
-        return spec.pad_value
-    return torch.tensor([spec.pad_value], dtype=torch.bfloat16).view(torch.uint16).numpy()[0]
 
 
 def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,10 @@ PADDED = (
     "the first axis of each output is that of the rows, and a row's result has one shape: where their number differs, "
     "as that of boxes by image, pad it (docs/model-code.md, Several results a row)"
 )
+#: A batch is padded to its longest row. If it becomes larger than `_ROOM` bytes and `_STRETCH` times its rows, it fails
+#: as out of memory, so that fewer rows run together. `length_buckets` of model.toml avoid that for one variable axis.
+_ROOM = 64 << 20
+_STRETCH = 4
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
@@ -140,6 +145,42 @@ def _check_type(spec: TensorSpec, value: Any) -> None:
 
 
 # conversions
+
+
+def stacked(rows: Sequence[Any], spec: TensorSpec) -> Any:
+    """Separate rows as one batch: a tensor, or an array of text. Shorter rows are padded. A row may be bare bytes, for
+    text without axes.
+
+    Raises MemoryError if padding would make the batch many times as large as its rows.
+    """
+    if isinstance(rows[0], bytes):
+        bare: Array = np.empty(len(rows), object)
+        bare[:] = rows
+        return bare
+    longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
+    shape = (len(rows), *longest)
+    if all(row.shape == longest for row in rows):
+        return as_tensor(spec, np.stack(rows, out=np.empty(shape, spec.dtype)))
+    nbytes = len(rows) * prod(longest) * spec.dtype.itemsize
+    if nbytes > max(_ROOM, _STRETCH * sum(row.nbytes for row in rows)):
+        raise MemoryError(f"input {spec.name!r}: {len(rows)} rows padded to {list(longest)} would take {nbytes} bytes")
+    batch = np.full(shape, stored(spec, spec.pad_value), spec.dtype)
+    for position, row in enumerate(rows):
+        place: tuple[Any, ...] = (position, *map(slice, row.shape))
+        batch[place] = row
+    return as_tensor(spec, batch)
+
+
+def stored(spec: TensorSpec, value: float) -> Any:
+    """A number as the memory of an input holds it: of BF16 the bits, of text nothing."""
+    if spec.datatype == "BYTES":
+        return b""
+    return to_bits(np.array([value], np.float32))[0] if spec.datatype == "BF16" else value
+
+
+def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
+    """An array as a tensor that shares its memory; text is returned unchanged."""
+    return values if spec.datatype == "BYTES" else torch.from_numpy(values).view(TORCH_DTYPES[spec.datatype])
 
 
 def device_of(call: Any) -> torch.device:

@@ -11,9 +11,9 @@ import pytest
 from app.contract import DATATYPES, FinishedBatch
 from app.engine.executor import Ran
 from app.engine.outputs import joined, note_rows, split_by_length
-from app.engine.tensors import neighbours, stack
+from app.engine.tensors import neighbours
 from app.errors import ConfigError
-from app.models.base import check_shape
+from app.models.base import as_array, check_shape, stacked
 from app.scheduler.types import Unit
 
 from .rig import make_model, tensor
@@ -100,7 +100,7 @@ def test_shorter_rows_are_padded(datatype: str):
     spec = tensor("t", datatype, ("h", 0), 2, ("w", 0), pad_value=pad)
     shapes = [(1, 2, 3), (2, 2, 1), (2, 2, 3)]
     rows = [np.full(shape, b"x" if datatype == "BYTES" else 1).astype(spec.dtype) for shape in shapes]
-    batch = stack(rows, spec)
+    batch = as_array(stacked(rows, spec))
     assert (batch.dtype, batch.shape) == (spec.dtype, (3, 2, 2, 3))
     for row, (h, _, w) in enumerate(shapes):
         assert (batch[row, :h, :, :w] == rows[row]).all()
@@ -112,7 +112,7 @@ def test_a_batch_is_memory_of_its_own():
     spec = tensor("t", "INT64", ("n", 0))
     row = np.frombuffer(np.arange(3).tobytes(), np.int64)  # read-only, as a request's body is
     for rows in ([row], [row, row], [row, row[:1]]):
-        batch = stack(rows, spec)
+        batch = as_array(stacked(rows, spec))
         batch[:] = 9
         assert row.tolist() == [0, 1, 2]
 
@@ -122,9 +122,9 @@ def test_padding_does_not_make_a_batch_many_times_as_large_as_its_rows():
     spec = tensor("t", "FP64", ("h", 0), ("w", 0))
     tall, wide = np.ones((10_000, 1)), np.ones((1, 10_000))
     with pytest.raises(MemoryError, match=r"input 't': 2 rows padded to \[10000, 10000\] would take 1600000000 bytes"):
-        stack([tall, wide], spec)
-    assert stack([tall, tall[:5000]], spec).shape == (2, 10_000, 1)
-    assert stack([np.ones((1, 1000)), np.ones((1000, 1))], spec).shape == (2, 1000, 1000)  # small as it is
+        stacked([tall, wide], spec)
+    assert stacked([tall, tall[:5000]], spec).shape == (2, 10_000, 1)
+    assert stacked([np.ones((1, 1000)), np.ones((1000, 1))], spec).shape == (2, 1000, 1000)  # small as it is
 
 
 OUTPUT = tensor("y", "FP32", ("tokens", 9), 2, ("y.2", 0))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
-from app.models.base import row_shape, to_bits
+from app.models.base import row_shape, stacked, stored, to_bits
 from app.models.server_inputs import with_server_inputs
 
 ROWS = 4  # for the row check: enough to reorder, few enough to be cheap
@@ -49,21 +49,11 @@ def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
     """The plain row: all values of an input are its example. Axes that `lengths` does not name are at their bounds."""
     lengths = {**full_lengths(inputs), **(lengths or {})}
-    return SampleRow(
-        tuple(np.full(row_shape(spec, lengths), plain_value(spec), spec.dtype) for spec in inputs), lengths
-    )
+    return SampleRow(tuple(_plain(spec, lengths) for spec in inputs), lengths)
 
 
-def plain_value(spec: TensorSpec) -> Any:
-    """The value of a plain row, as the input's memory holds it."""
-    if spec.datatype == "BYTES":
-        return b""
-    return _stored(spec, spec.example)
-
-
-def _stored(spec: TensorSpec, value: float) -> Any:
-    """A number as the input's memory holds it."""
-    return to_bits(np.array([value], np.float32))[0] if spec.datatype == "BF16" else value
+def _plain(spec: TensorSpec, lengths: Mapping[str, int]) -> Array:
+    return np.full(row_shape(spec, lengths), stored(spec, spec.example), spec.dtype)
 
 
 def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
@@ -80,9 +70,7 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
         for _ in range(_ATTEMPTS):
             row = SampleRow(
                 tuple(
-                    np.full(row_shape(spec, of_row), plain_value(spec), spec.dtype)
-                    if ones
-                    else _draw(spec, row_shape(spec, of_row), random)
+                    _plain(spec, of_row) if ones else _draw(spec, row_shape(spec, of_row), random)
                     for spec, ones in zip(inputs, plain, strict=True)
                 ),
                 dict(of_row),
@@ -156,16 +144,7 @@ def stack(
     """
     padded = [*rows, *[rows[-1]] * ((size or len(rows)) - len(rows))]
     sent = [spec for spec in inputs if not spec.made]
-    batch: list[torch.Tensor | Array] = []
-    for index, spec in enumerate(sent):
-        values = [row.arrays[index] for row in padded]
-        shape = tuple(map(max, zip(*(value.shape for value in values), strict=True)))
-        pad = b"" if spec.datatype == "BYTES" else _stored(spec, spec.pad_value)
-        joined = np.full((len(padded), *shape), pad, spec.dtype)
-        for position, value in enumerate(values):
-            place: tuple[Any, ...] = (position, *map(slice, value.shape))
-            joined[place] = value[()]  # for a single value: the text itself, not an array of it
-        batch.append(as_tensor(spec, joined))
+    batch = [stacked([row.arrays[index] for row in padded], spec) for index, spec in enumerate(sent)]
     if len(sent) == len(inputs):
         return batch
     of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
@@ -176,14 +155,6 @@ def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, An
     """The keywords of a call beside `stack`: the parameters of each row, if the model takes them."""
     padded = [*rows, *[rows[-1]] * (size - len(rows))]
     return {"parameters": [dict(row.parameters) for row in padded]} if model.takes_parameters else {}
-
-
-def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
-    """An array as a tensor that shares its memory; text is returned unchanged."""
-    if spec.datatype == "BYTES":
-        return values
-    tensor = torch.from_numpy(values)
-    return tensor.view(torch.bfloat16) if spec.datatype == "BF16" else tensor
 
 
 def _keeps_to_ones(spec: TensorSpec, inputs: Sequence[TensorSpec]) -> bool:
