@@ -86,7 +86,7 @@ class Tags(Answers):
                 return Asked(note, value)
         return note
 
-    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens] | Asked) -> Outputs:
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         (scores,) = outputs
         rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
         found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]

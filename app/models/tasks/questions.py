@@ -111,7 +111,7 @@ class SpanAnswers(Answers):
             raise BadRequest(f"parameters.{_OPTION}: expected true or false, got {shown(value)}")
         return Asked(note, value)
 
-    def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext] | Asked) -> Outputs:
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         rows = iter(outputs[0])
         found = []
         contexts, impossible = note if isinstance(note, Asked) else (note, self._impossible)
