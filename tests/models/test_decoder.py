@@ -117,7 +117,7 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, sett
         with torch.inference_mode():
             texts, begun = decoder.begin(torch.tensor([ids]), [len(ids)], [{}])
             decoder.write(texts, begun)
-        assert texts[0].chooser.written == wanted
+        assert texts[0].ids[-texts[0].tokens :] == wanted
 
 
 @pytest.mark.parametrize(("name", "value"), [("stop_strings", ["."]), ("sequence_bias", [[[7], 5.0]])])

@@ -17,7 +17,6 @@ from app.contract import TextCut
 from app.errors import BadText
 from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
 from app.models.decoders.parameters import Defaults, Parameters
-from app.models.decoders.sampling import TokenChooser
 from app.models.decoders.texts import Text
 from app.models.loading import load
 
@@ -48,9 +47,8 @@ def written(tokenizer: Any, ids: list[int], **asked: Any) -> tuple[str, list[str
     for _ in range(2):
         parameters = Parameters.read(asked)
         defaults = Defaults(frozenset({EOS}), False, {})
-        chooser = TokenChooser(parameters, defaults, [5], len(ids))
         backend = tokenizer.backend_tokenizer
-        texts.append(Text(Detokenizer(tokenizer, backend), chooser, parameters, defaults.ends, 1))
+        texts.append(Text(Detokenizer(tokenizer, backend), parameters, defaults, [5], len(ids), 1))
     whole, streamed = texts
     pieces = []
     for token in ids:

@@ -20,17 +20,14 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class TokenChooser:
-    """Chooses the tokens of one row. `ids`: all tokens that its decoder has read and written."""
+    """Chooses the tokens of one row."""
 
-    def __init__(self, parameters: Parameters, defaults: Defaults, prompt: Sequence[int], most: int) -> None:
-        """`prompt`: the decoder's first tokens; `most`: how many it may add."""
-        self.ids = list(prompt)
-        self._first = len(prompt)
-        self.most = most
+    def __init__(self, parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> None:
+        """`prompt`: how many tokens the decoder begins with; `most`: how many it may add."""
         samples = parameters.samples
         self._samples = defaults.do_sample if samples is None else samples
         wanted = {**defaults.values, **parameters.given}
-        self._processors = _processors(wanted, sorted(defaults.ends), len(prompt), most)
+        self._processors = _processors(wanted, sorted(defaults.ends), prompt, most)
         self._filters = {
             name: wanted[name] for name in ("temperature", "top_k", "top_p") if wanted.get(name) is not None
         }
@@ -42,27 +39,17 @@ class TokenChooser:
         """Whether the next token is simply the one of the largest logit."""
         return not self._samples and not self._processors
 
-    @property
-    def written(self) -> list[int]:
-        """The tokens behind the prompt."""
-        return self.ids[self._first :]
-
-    @property
-    def count(self) -> int:
-        """Tokens that it has written."""
-        return len(self.ids) - self._first
-
-    def choose(self, logits: torch.Tensor) -> int:
-        """The next token, from `logits` [vocabulary]."""
+    def choose(self, ids: Sequence[int], logits: torch.Tensor) -> int:
+        """The next token, from `logits` [vocabulary]. `ids`: all that the decoder has read and written."""
         scores = logits[None].float()
         if self._processors:
-            ids = torch.tensor([self.ids], device=logits.device)
+            before = torch.tensor([ids], device=logits.device)
             for process in self._processors:
-                scores = process(ids, scores)
+                scores = process(before, scores)
         if not self._samples:
             return int(scores.argmax())
         sums = probabilities(scores[0], **self._filters).cumsum(0)
-        number = np.random.Generator(np.random.Philox(key=[self._seed, len(self.ids)])).random()
+        number = np.random.Generator(np.random.Philox(key=[self._seed, len(ids)])).random()
         return int(torch.searchsorted(sums, number * float(sums[-1]), right=True).clamp(max=len(sums) - 1))
 
 

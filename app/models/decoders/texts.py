@@ -26,38 +26,43 @@ class Text:
     """A text that is being generated. `reason`: why it ended, "" before it has."""
 
     def __init__(
-        self, detokenizer: Detokenizer, chooser: TokenChooser, parameters: Parameters, ends: frozenset[int], prompt: int
+        self,
+        detokenizer: Detokenizer,
+        parameters: Parameters,
+        defaults: Defaults,
+        start: Sequence[int],
+        most: int,
+        prompt: int,
     ) -> None:
-        """`ends`: the tokens that end it, besides those of the parameters; `prompt`: how many tokens were read."""
-        self.chooser = chooser
+        """`start`: the decoder's first tokens; `most`: how many it may add; `prompt`: how many tokens were read."""
+        self.ids = list(start)  # all tokens that its decoder has read and written
+        self.most = most
         self.prompt = prompt
         self.reason = ""
+        self.chooser = TokenChooser(parameters, defaults, len(start), most)
         self.text = ""  # of the tokens that have been read
         self._detokenizer = detokenizer
         self._cleaner = SpaceCleaner() if detokenizer.cleans else None
         self._parameters = parameters
-        self._ends = frozenset() if parameters.ignore_eos else ends
+        self._start = len(start)
+        self._ends = frozenset() if parameters.ignore_eos else defaults.ends
         self._read = self._shown = 0  # tokens whose text is in `text`, and those before its last piece
         self._sent = 0  # characters of `text`
         self._longest_stop = max(map(len, parameters.stop), default=0)
 
     @property
     def tokens(self) -> int:
-        return self.chooser.count
-
-    @property
-    def most(self) -> int:
-        """How many tokens it may have."""
-        return self.chooser.most
+        """How many it has written."""
+        return len(self.ids) - self._start
 
     @property
     def last(self) -> int:
         """The token to read next."""
-        return self.chooser.ids[-1]
+        return self.ids[-1]
 
     def add(self, token: int) -> None:
         """Its next token."""
-        self.chooser.ids.append(token)
+        self.ids.append(token)
         if token in self._ends or token in self._parameters.stop_token_ids:
             self.reason = STOP
         elif self.tokens >= self.most:
@@ -82,7 +87,7 @@ class Text:
 
         A token is decoded together with those before it, because its leading space depends on them.
         """
-        ids, last = self.chooser.written, bool(self.reason)
+        ids, last = self.ids[self._start :], bool(self.reason)
         if last and ids[-1] in self._parameters.stop_token_ids:
             ids.pop()
         special = self._parameters.skip_special_tokens
@@ -127,14 +132,14 @@ class TextDecoder(nn.Module):
         encodes = self.decoder.encodes
         room = self.bounds.room(0 if encodes else len(ids))
         most = min(parameters.max_new_tokens or self.bounds.usual, room)
-        chooser = TokenChooser(parameters, self.defaults, [self.decoder.start] if encodes else ids, most)
-        return Text(self._detokenizer, chooser, parameters, self.defaults.ends, len(ids))
+        first = [self.decoder.start] if encodes else ids
+        return Text(self._detokenizer, parameters, self.defaults, first, most, len(ids))
 
     def extend(self, texts: Sequence[Text], logits: torch.Tensor) -> None:
         """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
         likeliest: list[int] = logits.argmax(-1).tolist()
         for row, (text, token) in enumerate(zip(texts, likeliest, strict=True)):
-            text.add(token if text.chooser.plain else text.chooser.choose(logits[row]))
+            text.add(token if text.chooser.plain else text.chooser.choose(text.ids, logits[row]))
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]
