@@ -23,16 +23,10 @@ from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
 from app.engine.profiling.sampler import (
-    LEAST,
-    Sampler,
-    at_lengths,
-    concurrency_levels,
-    length_sets,
-    points,
-    size_sets,
+    LEAST, Sampler, at_lengths, concurrency_levels, length_sets, points, size_sets,
 )  # fmt: skip
 from app.engine.profiling.warmup import lay_out, write_rows
-from app.models.checks.row_check import Comparisons, Finding, comparisons
+from app.models.checks.row_check import batches_of, compared
 from app.models.checks.samples import longest, most_length, row_check_rows
 from app.models.checks.trial import finding_warning, tolerance_of
 from app.scheduler.estimates.evidence import WARM_UP, Evidence, Point, UnitTime
@@ -71,15 +65,15 @@ class IdleMeasurement:
         placed = self._model.executor.model
         if placed.checks.row_check == "off":
             return
-        comparing = comparisons(placed.info, row_check_rows(placed.info, self._model.rows), tolerance_of(placed))
-        outputs: Sequence[Array] | None = None
+        rows = row_check_rows(placed.info, self._model.rows)
+        batches = batches_of(placed.info, rows)
         try:
-            while (found := await asyncio.to_thread(_next, comparing, outputs))[0] is not None:
-                outputs = (await self._run_rows(*found[0]))[1]
+            outputs = [(await self._run_rows(batch.of(rows), batch.size))[1] for batch in batches]
         except RuntimeError as exc:
             log.warning("model %s: its first rows cannot be run again: %s", self._model.name, exc)
             return
-        finding = found[1]
+        # on a thread, because outputs may be large
+        finding = await asyncio.to_thread(compared, placed.info, rows, batches, outputs, tolerance_of(placed))
         if finding is not None:
             log.warning("model %s: %s", self._model.name, finding_warning(finding))
 
@@ -223,13 +217,3 @@ class IdleMeasurement:
             if times * sum(map(self._expected, wanted)) <= budget_ns:
                 break
         return wanted
-
-
-def _next(
-    comparing: Comparisons, outputs: Sequence[Array] | None
-) -> tuple[tuple[list[SampleRow], int] | None, Finding | None]:
-    """The next batch to run, or the finding. Called on a thread, because outputs may be large."""
-    try:
-        return comparing.send(outputs), None  # type: ignore[arg-type]  # None starts a generator
-    except StopIteration as end:
-        return None, end.value

@@ -3,16 +3,15 @@
 A server puts rows of different clients into one batch and pads them, and no file guarantees that a model computes each
 row from that row alone.
 
-`comparisons` runs nothing itself. It yields each batch to run, (rows, size), and is sent its outputs, one array each,
-whose first `len(rows)` entries are the answers. The caller fills the batch up to `size` with copies of the last row.
-`check_rows` drives it for a caller that can block.
+`batches_of` says what to run, and `compared` what that shows; `check_rows` does both for a caller that can block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
-Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
 LARGEST = 8  #: rows of a batch: small batches show a dependence as well, and take less time
 _LEAST_SCALE = 0.01  # smaller outputs are assumed to be rounding errors of larger numbers
@@ -72,74 +70,83 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows to run together, by their places among the rows to check; `how` each is run, in words."""
+class Batch:
+    """Rows to run together, by their places among the rows to check; `how` each is run, in words.
+
+    Whoever runs it fills it up to `size` with copies of the last row.
+    """
 
     places: Sequence[int]
     size: int
     how: Sequence[str]
     cause: Cause = Cause.COMPANY
 
+    def of(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
+        """Its rows, of all that are checked."""
+        return [rows[place] for place in self.places]
+
 
 def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """The finding of `comparisons`, with each batch run by `run`. Raises what `run` raises."""
-    comparing = comparisons(info, rows, tolerance)
-    outputs: Any = None
-    while True:
-        try:
-            chosen, size = comparing.send(outputs)
-        except StopIteration as end:
-            found: Finding | None = end.value
-            return found
-        outputs = run(chosen, size)
+    """The finding of `compared`, with each of its batches run by `run` when it is needed. Raises what `run` raises."""
+    batches = batches_of(info, rows)
+    return compared(info, rows, batches, (run(batch.of(rows), batch.size) for batch in batches), tolerance)
 
 
-def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance) -> Comparisons:
-    """Returns None if each row has the same answers in every batch, else the largest difference of the first batch
-    with one.
+def batches_of(info: ModelInfo, rows: Sequence[SampleRow]) -> list[Batch]:
+    """About a dozen batches of at most LARGEST rows: each row alone, some in company twice, then in other batches.
 
-    `rows` may share a batch. About a dozen batches are run, none of more than LARGEST rows.
+    `rows` may share a batch. None where a row is always alone.
     """
     if info.batching.max_batch < 2:
-        return None  # a row is always alone
-    outputs = info.outputs
-    alone = []
-    for place in range(len(rows)):
-        alone += yield from _answers(outputs, rows, [place], 1)
-    first, *others = _batches(rows, info.batching.max_batch)
-    company = yield from _answers(outputs, rows, first.places, first.size)
-    again = yield from _answers(outputs, rows, first.places, first.size)
-    found = difference(outputs, tolerance, company, again, "again", "at first")
+        return []
+    first, *others = _together(rows, info.batching.max_batch)
+    return [*(Batch([place], 1, ["alone"]) for place in range(len(rows))), first, first, *others]
+
+
+def compared(
+    info: ModelInfo,
+    rows: Sequence[SampleRow],
+    batches: Sequence[Batch],
+    outputs: Iterable[Sequence[Array]],
+    tolerance: Tolerance,
+) -> Finding | None:
+    """Returns None if each row has the same answers in every batch, else the largest difference of the first batch
+    with one. `batches`: those of `batches_of`; `outputs`: of each, whose first entries are the answers of its rows.
+    """
+    if not batches:
+        return None
+    each = zip(batches, outputs, strict=True)
+    answers = (by_row(info.outputs, values, batch.of(rows)) for batch, values in each)
+    alone = [next(answers)[0] for _ in rows]
+    company, again = next(answers), next(answers)
+    found = difference(info.outputs, tolerance, company, again, "again", "at first")
     if found is not None:
         return Finding(Cause.RANDOM, found)
-    compare = _Comparison(outputs, tolerance, alone, "alone")
-    for batch in (first, *others):
-        got = company
-        if batch is not first:
-            got = yield from _answers(outputs, rows, batch.places, batch.size)
+    compare = _Comparison(info.outputs, tolerance, alone, "alone")
+    for batch, got in zip(batches[len(rows) + 1 :], chain([company], answers), strict=True):
         found = compare.difference(batch.places, got, batch.how)
         if found is not None:
             return Finding(batch.cause, found)
     return None
 
 
-def _batches(rows: Sequence[SampleRow], most: int) -> Iterator[_Batch]:
-    """Batches: rows of one length, in another order, filled up with copies, and beside longer rows."""
+def _together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
+    """Rows of one length, in another order, filled up with copies, and beside longer rows."""
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
-        yield _Batch([0, 0], 2, [pair, pair])
+        yield Batch([0, 0], 2, [pair, pair])
     else:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
-        yield _Batch(same, len(same), [company] * len(same))
-        yield _Batch(same[::-1], len(same), ["in another order"] * len(same))
+        yield Batch(same, len(same), [company] * len(same))
+        yield Batch(same[::-1], len(same), ["in another order"] * len(same))
     size = min(most, LARGEST)
     filled = same if len(same) < size else same[:-1]
-    yield _Batch(filled, size, [f"in a batch of {size} that is filled up with copies of the last row"] * len(filled))
+    yield Batch(filled, size, [f"in a batch of {size} that is filled up with copies of the last row"] * len(filled))
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most]
-        yield _Batch(mixed, len(mixed), [_padding(rows, place, mixed) for place in mixed], Cause.PADDING)
+        yield Batch(mixed, len(mixed), [_padding(rows, place, mixed) for place in mixed], Cause.PADDING)
 
 
 def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:
@@ -148,15 +155,6 @@ def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str
         if longest > length:
             return f"padded to length {longest} (axis {axis!r}, its own length is {length})"
     return f"in company of {len(batch) - 1} shorter row{'s' * (len(batch) > 2)}"
-
-
-def _answers(
-    outputs: Sequence[TensorSpec], rows: Sequence[SampleRow], places: Sequence[int], size: int
-) -> Generator[tuple[list[SampleRow], int], Sequence[Array], list[list[Array]]]:
-    """Have these rows run, and split the outputs: a list of arrays per row, cut to the row's own length."""
-    chosen = [rows[place] for place in places]
-    values = yield chosen, size
-    return by_row(outputs, values, chosen)
 
 
 def by_row(outputs: Sequence[TensorSpec], values: Sequence[Array], rows: Sequence[SampleRow]) -> list[list[Array]]:
