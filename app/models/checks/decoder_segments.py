@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,11 @@ def decoder_segments(model: Model, rows: Sequence[SampleRow]) -> list[Segment]:
     shared: list[Shared] = []
     again: list[Shared] = []
     for text in _run(model.call, [row.arrays[0].tolist() for row in rows]):
-        for step, (made, logits, how) in enumerate(zip(text.alone(), text.logits, text.how, strict=True)):
-            lone = [LoneRow(rows[0], (), [made])]
-            shared.append(Shared(lone, partial(list, [logits]), [how], Cause.JOINS))
-            again.append(Shared(lone, partial(text.again, step), ["again"]))
-    return [Segment([spec_of("logits", logits)], shared, again, once="by its own forward")]
+        (alone,) = text.alone()
+        lone = [LoneRow(rows[0], (), [made[None]]) for made in alone]
+        shared.append(Shared(lone, partial(list, [torch.cat(text.logits)]), text.how, Cause.JOINS))
+        again.append(Shared(lone, text.alone, ["again"] * len(lone)))
+    return [Segment([spec_of("logits", text.logits[0])], shared, again, once="by its own forward")]
 
 
 @dataclass(eq=False)
@@ -56,18 +56,11 @@ class _Text:
     logits: list[torch.Tensor] = field(default_factory=list)
     how: list[str] = field(default_factory=list)
 
-    def alone(self) -> Sequence[torch.Tensor]:
-        """The logits of its steps, from the model's own forward."""
+    def alone(self) -> list[torch.Tensor]:
+        """The logits of its steps, from the model's own forward: one tensor [steps, vocabulary]."""
         ids = torch.tensor([self.read]), torch.tensor([self.ids[:-1]])
         logits = self.decoder.whole(*(each.to(self.decoder.device) for each in ids))
-        return list(logits[-len(self.logits) :, None])
-
-    @cached_property
-    def _repeated(self) -> Sequence[torch.Tensor]:
-        return self.alone()
-
-    def again(self, step: int) -> list[torch.Tensor]:
-        return [self._repeated[step]]
+        return [logits[-len(self.logits) :]]
 
 
 def _run(call: TextDecoder, rows: Sequence[list[int]]) -> list[_Text]:
