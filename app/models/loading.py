@@ -26,9 +26,8 @@ from app.models.description.declared_specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
-from app.models.sources.edited import edited_packages
 from app.models.sources.hubs import ByName
-from app.models.sources.imports import not_imported
+from app.models.sources.imports import edited_packages, not_imported
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.models.loading import load
-from app.models.sources.edited import edited_packages
+from app.models.sources.imports import edited_packages
 
 from .folders import TOML, refused, source_of, write_model
 

@@ -19,9 +19,8 @@ import numpy as np
 from app.contract import Array, Reader, SampleRow, TensorSpec, TextCut, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
-from app.models.tasks.cutting import CutTooShort, encode_cut
 from app.models.tasks.heads import MASK, MOST_MASKS
-from app.models.tasks.slow_tokenizer import TokenIds, backend_of, copied
+from app.models.tasks.tokenizing import CutTooShort, TokenIds, backend_of, copied, encode_cut
 
 TOKENS = "tokens"  # the variable axis
 #: The name of an input in messages, or a function that names each of its texts by place.

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.contract import Answers, Array, Translated
-from app.models.tasks.slow_tokenizer import TokenIds
 from app.models.tasks.task_answers import Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
+from app.models.tasks.tokenizing import TokenIds
 
 _STRIDE = 128  # tokens that two windows share at most, as for questions
 

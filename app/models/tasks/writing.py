@@ -16,8 +16,8 @@ from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.fronts import task_model
-from app.models.tasks.slow_tokenizer import TokenIds
 from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
+from app.models.tasks.tokenizing import TokenIds
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
 _TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try the model with
