@@ -66,7 +66,8 @@ class Graph:
         #: The derived tensors that other operators read, in order.
         self.context = [node for node in self.nodes if node in tensors]
         info = getattr(module.graph._codegen, "pytree_info", None)
-        self._out_spec = None if info is None else info.out_spec
+        #: The model's own kind of result: a tensor, a tuple, a mapping.
+        self.out_spec = None if info is None else info.out_spec
 
     def after(self, name: str) -> int | None:
         """The place behind the last operator of the submodule of this name; None where it has none."""
@@ -93,8 +94,7 @@ class Graph:
             last = stage + 2 == len(ends)
             build = _Build(self, ends[stage], ends[stage + 1], live[stage])
             graph, used = build.graph(None if last else live[stage + 1])
-            module = fx.GraphModule(self.module, graph)
-            stages.append(_Last(module, self._out_spec) if last else module)
+            stages.append(fx.GraphModule(self.module, graph))
             again.append(used)
         context = fx.GraphModule(self.module, _Build(self, 0, 0, ()).context()) if self.context else None
         return stages, again, context
@@ -190,7 +190,8 @@ class _Build:
         for node in self._own:
             self._copy(node)
         if outgoing is None:
-            self._graph.output(tuple(self._of(node) for node in self._whole.outputs()))
+            values, kind = tuple(self._of(node) for node in self._whole.outputs()), self._whole.out_spec
+            self._graph.output(values if kind is None else pytree.tree_unflatten(values, kind))
         else:
             self._graph.output(tuple(self._passed_on(node) for node in outgoing))
         inputs = len(self._whole.inputs) if self._first else 0  # the first stage takes them all
@@ -237,19 +238,6 @@ class _Build:
         dim = self._whole.row_dim(node) or 0
         copy = self._of(node)
         return self._graph.call_function(torch.movedim, (copy, dim, 0)) if dim else copy
-
-
-class _Last(nn.Module):
-    """The last stage, with the model's own kind of result: a tensor, a tuple, a mapping."""
-
-    def __init__(self, module: fx.GraphModule, out_spec: pytree.TreeSpec | None) -> None:
-        super().__init__()
-        self.module = module
-        self._out_spec = out_spec
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        values = self.module(*inputs)
-        return values if self._out_spec is None else pytree.tree_unflatten(values, self._out_spec)
 
 
 def _is_tensor(node: fx.Node) -> bool:
