@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from app.contract import DATATYPES, is_integer
 from app.models.tasks.task_specs import TASKS
 
-_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
+AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
 _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # such as "sepal length (cm)"
 
 
@@ -78,7 +78,7 @@ class TensorTable(Table):
             raise ValueError(f"{wanted}, got {value!r}")  # noqa: TRY004 - pydantic only takes ValueError
         for axis in value:
             length = isinstance(axis, int) and not isinstance(axis, bool) and (axis >= 1 or axis == -1)
-            name = isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)
+            name = isinstance(axis, str) and AXIS_NAME.fullmatch(axis)
             if not length and not name:
                 raise ValueError(f"{wanted}, got {axis!r} in {value!r}")
         return value

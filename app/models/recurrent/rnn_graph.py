@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch.nn.utils import rnn as packing
 
 from app.errors import ConfigError
+from app.models.base import one_line
 from app.models.sources.imports import PATCHING
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
@@ -142,8 +143,7 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
             warnings.simplefilter("ignore")  # torch.fx warns of arguments with a default
             return tracer.trace(module, concrete_args=rest or None)
     except Exception as error:  # whatever its code raises, called with torch.fx's proxies
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {reason}") from error
+        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {one_line(error)}") from error
 
 
 def _call(graph: fx.Graph, name: str) -> fx.Node:

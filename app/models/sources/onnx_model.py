@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from app.contract import Array
 from app.errors import ConfigError
 from app.models.base import as_bytes, as_text, one_line
 from app.models.description.config import FILE_NAME, ModelTable, parse_config
-from app.models.description.config_tables import TensorTable, is_fixed
+from app.models.description.config_tables import AXIS_NAME, TensorTable, is_fixed
 from app.models.sources.imports import optional
 
 #: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that
@@ -27,7 +26,6 @@ _DATATYPES = {
     **{f"tensor({kind}{bits})": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "tensor(bool)": "BOOL",
 }
-_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FATAL = 4  # level of onnxruntime's log: its errors are also exceptions, and its lines have colour codes
 
 Tables = list[dict[str, Any]]
@@ -110,7 +108,7 @@ def _table(path: Path, kind: str, node: Any, names: set[str] | None) -> dict[str
         raise ConfigError(f"{path}: {kind} {node.name!r}: {what}; or declare the {kind}s in model.toml")
     shape: list[int | str] = []
     for axis in node.shape[1:]:
-        named = isinstance(axis, str) and _AXIS_NAME.fullmatch(axis) and (names is None or axis in names)
+        named = isinstance(axis, str) and AXIS_NAME.fullmatch(axis) and (names is None or axis in names)
         shape.append(axis if named or is_fixed(axis) else -1)
     return {"name": node.name, "datatype": datatype, "shape": shape}
 

@@ -7,7 +7,6 @@ all windows is returned.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,12 +42,12 @@ class QuestionReader(TextReader):
     """Questions and contexts to windows; the note has a ReadContext for each row. All of a context is read: no cuts."""
 
     cuts = False
+    windows = True
 
     def __init__(
         self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None
     ) -> None:
         super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent, keep)
-        self._longest = sys.maxsize  # the queue bounds the number of windows of a context
         self._encode = tokenizer.backend_tokenizer.encode_batch
         stride = min(reading.most // 2, _STRIDE)
         tokenizer.backend_tokenizer.enable_truncation(reading.most, stride=stride, strategy="only_second")

@@ -78,6 +78,7 @@ class TextReader(Reader):
     """
 
     cuts = True
+    windows = False  # reads texts of any length; the queue bounds the number of windows of one
 
     def __init__(
         self,
@@ -94,11 +95,11 @@ class TextReader(Reader):
         self.plain = copied(backend)
         self.reading = reading
         self.sent = sent
-        self._longest = reading.most * _LONGEST_TOKEN
         if reading.truncate:
             backend.enable_truncation(reading.most, direction=tokenizer.truncation_side)
-            if tokenizer.truncation_side == "left":
-                self._longest = sys.maxsize  # offsets count from the beginning, which must not be cut off
+        # of what is cut on the left, offsets count from the beginning, which must not be cut off before
+        keeps = tokenizer.truncation_side == "left" if reading.truncate else self.windows
+        self._longest = sys.maxsize if keeps else reading.most * _LONGEST_TOKEN
         #: The fast encoding has no offsets of characters, which are only needed for `keep`.
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep

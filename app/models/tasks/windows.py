@@ -5,7 +5,6 @@ A token in two windows is taken from the one that shows more of what is around i
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 
 from app.contract import Answers, Array, Translated
 from app.models.tasks.task_answers import Outputs
-from app.models.tasks.text_readers import CallTexts, Reading, TextReader
+from app.models.tasks.text_readers import CallTexts, TextReader
 from app.models.tasks.tokenizing import TokenIds
 
 _STRIDE = 128  # tokens that two windows share at most, as for questions
@@ -39,10 +38,7 @@ class WindowedTexts:
 class WindowReader(TextReader):
     """Texts of any length, unless they are to be cut; the note is a WindowedTexts."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int, reading: Reading, *more: Any) -> None:
-        super().__init__(tokenizer, vocabulary, reading, *more)
-        if not reading.truncate:
-            self._longest = sys.maxsize  # the queue bounds the number of windows of a text
+    windows = True
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         rows: list[Any] = []
