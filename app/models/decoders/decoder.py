@@ -98,7 +98,7 @@ class DecoderModel(nn.Module):
         self.model = model
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()
-        self.shape = _slab_shape(config, self.encodes, next(model.parameters()).dtype)
+        self.shape = _slab_shape(config, next(model.parameters()).dtype)
         self.reads = self._keys_and_values() if self.encodes else []
         self.layers = self._encoder_layers() if self.encodes else None
         self.encoder_layers = 0 if self.layers is None else len(self.layers.layers)
@@ -284,16 +284,11 @@ def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.T
     return (torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]).long()
 
 
-def _slab_shape(config: Any, encodes: bool, dtype: torch.dtype) -> SlabShape:
-    if config.model_type == "t5":
-        return SlabShape(config.num_decoder_layers, config.num_heads, config.d_kv, dtype)
-    if encodes:
-        return SlabShape(
-            config.decoder_layers,
-            config.decoder_attention_heads,
-            config.d_model // config.decoder_attention_heads,
-            dtype,
-        )
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return SlabShape(config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, size, dtype)
+def _slab_shape(config: Any, dtype: torch.dtype) -> SlabShape:
+    own = config.get_text_config(decoder=True)
+    layers = (
+        getattr(config, "num_decoder_layers", None) or own.num_hidden_layers
+    )  # T5's decoder has a number of its own
+    heads = own.num_attention_heads
+    size = getattr(own, "head_dim", None) or own.hidden_size // heads
+    return SlabShape(layers, getattr(own, "num_key_value_heads", None) or heads, size, dtype)
