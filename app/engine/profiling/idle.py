@@ -23,7 +23,13 @@ from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
 from app.engine.profiling.sampler import (
-    LEAST, Sampler, at_lengths, concurrency_levels, length_sets, points, size_sets,
+    LEAST,
+    Sampler,
+    at_lengths,
+    concurrency_levels,
+    length_sets,
+    points,
+    size_sets,
 )  # fmt: skip
 from app.engine.profiling.warmup import lay_out, write_rows
 from app.models.checks.row_check import batches_of, compared
