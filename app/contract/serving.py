@@ -188,8 +188,9 @@ class IndexEntry:
 class Catalog(Protocol):
     """The models of a server by name and version. Without a version, the highest that is ready is meant."""
 
-    def find(self, name: str, version: str | None = None) -> Served:
-        """Raises NotFound for an unknown model or version, NotReady for one that is known but not serving."""
+    @property
+    def serving(self) -> Mapping[tuple[str, str | None], Served]:
+        """By name and version. Looking up raises NotFound for what is unknown, NotReady for what does not serve now."""
         ...
 
     def versions(self, name: str) -> Sequence[str]:

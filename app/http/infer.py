@@ -101,7 +101,7 @@ def admitted(request: Request) -> Served | None:
     route, resources = request.route, request.resources
     if request.method != "POST":
         raise MethodNotAllowed(f"{request.method} {request.path}: expected POST")
-    served = request.served = request.catalog.find(route.model, route.version) if route.model else None
+    served = request.served = request.catalog.serving[route.model, route.version] if route.model else None
     if X_CLASS in request.headers:
         request.klass = parse_class(request.headers[X_CLASS])
     if route.query:
@@ -161,7 +161,7 @@ async def named_in_body(request: Request, body: bytes) -> Served:
     name = opened.choose(request.catalog)
     request.route = replace(request.route, codec=opened, model=name)
     try:
-        served = request.served = request.catalog.find(name)
+        served = request.served = request.catalog.serving[name, None]
     except NotFound as error:
         error.param = "model"
         raise
@@ -239,7 +239,7 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
 def reloaded(request: Request, before: Served, error: NotReady) -> Served:
     """The version that has taken the model's place since it was found. Raises the error if there is none."""
     try:
-        served = request.catalog.find(request.route.model, request.route.version)
+        served = request.catalog.serving[request.route.model, request.route.version]
     except StarlingError:
         raise error from None
     if served is before:

@@ -68,6 +68,17 @@ def _log_error(source: ModelSource, what: str, error: BaseException) -> None:
     _log.error("model %s version %s: %s", source.name, source.version, what, exc_info=trace)
 
 
+class _Serving(dict[tuple[str, str | None], Served]):
+    """See contract.Catalog. `missing` returns the error for a name and version that are not there."""
+
+    def __init__(self, missing: Callable[[str, str | None], Exception]) -> None:
+        super().__init__()
+        self._missing_error = missing
+
+    def __missing__(self, key: tuple[str, str | None]) -> Served:
+        raise self._missing_error(*key)
+
+
 class Registry:
     """Owns the loading threads and every model it has started. Use `async with`, or call `close` at the end.
 
@@ -93,7 +104,7 @@ class Registry:
             name: {source.version: _Version(source, required=not is_hidden(name)) for source in sources}
             for name, sources in repository.scan().items()
         }
-        self._routes: dict[tuple[str, str | None], Served] = {}
+        self.serving = _Serving(self._missing)  # NotReady has state, reason and a retry hint
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alive: list[Served] = []
@@ -108,13 +119,6 @@ class Registry:
         await self.close()
 
     # lookup
-
-    def find(self, name: str, version: str | None = None) -> Served:
-        """On the hot path. Raises NotFound, or NotReady with state, reason and a retry hint."""
-        served = self._routes.get((name, version))
-        if served is not None:
-            return served
-        raise self._missing(name, version)
 
     def versions(self, name: str) -> list[str]:
         return [str(number) for number, one in sorted(self._known(name).items()) if one.served is not None]
@@ -161,7 +165,7 @@ class Registry:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._routes.clear()
+        self.serving.clear()
         for one in self._all():
             one.served = None
             one.state, one.reason = UNAVAILABLE, "the server is stopping"
@@ -281,12 +285,12 @@ class Registry:
         self._alive.remove(served)
 
     def _route(self, name: str) -> None:
-        for key in [key for key in self._routes if key[0] == name]:
-            del self._routes[key]
+        for key in [key for key in self.serving if key[0] == name]:
+            del self.serving[key]
         for number, one in sorted(self._versions[name].items()):
             if one.served is not None:
-                self._routes[name, str(number)] = one.served
-                self._routes[name, None] = one.served  # the highest comes last
+                self.serving[name, str(number)] = one.served
+                self.serving[name, None] = one.served  # the highest comes last
 
     def _turn(self, name: str) -> asyncio.Lock:
         """The lock that orders changes of one model: it wakes its waiters in order. Freed when unused."""

@@ -71,16 +71,6 @@ class OnLoop(CpuDevice):
         return True
 
 
-class Catalog:
-    """The one model."""
-
-    def __init__(self, served: Served) -> None:
-        self._served = served
-
-    def find(self, name: str, version: str | None = None) -> Served:
-        return self._served
-
-
 class Sink(asyncio.Transport):
     """A connection that keeps nothing. `missing`: answers still to come on all of them, then `whole` is told."""
 
@@ -205,7 +195,7 @@ def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpTools
     shared, loop = ServerState(), asyncio.get_running_loop()
     resources = Resources(LIMITS, auth=Auth(), connections=lambda: len(shared.connections), **traced)
     path = HttpApp(cast("Any", bare_app), resources)
-    state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
+    state = {"catalog": SimpleNamespace(serving={("echo", None): served}), "health": SimpleNamespace(closing=False)}
     configs = [
         uvicorn.Config(
             app, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600

@@ -59,7 +59,7 @@ def states(registry):
 
 
 def serial(registry, name, version=None):
-    return registry.find(name, version).serial
+    return registry.serving[name, version].serial
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 100_000, "x\0y", "../x", ""])
@@ -69,7 +69,7 @@ async def test_names_that_no_file_system_takes_are_not_known(registry, name):
             await change(name)
         assert len(str(caught.value)) < 300
     with pytest.raises(NotFound):
-        registry.find(name)
+        registry.serving[name, None]
 
 
 async def test_before_and_while_loading_everything_is_pending(registry, host):
@@ -77,10 +77,10 @@ async def test_before_and_while_loading_everything_is_pending(registry, host):
     host.hold["start b 2"] = asyncio.Event()
     loading = asyncio.create_task(registry.load_all())
     await host.until("start b 2")
-    assert registry.find("a").info.name == "a"
+    assert registry.serving["a", None].info.name == "a"
     assert states(registry)["b", "1"] == "LOADING"
     with pytest.raises(NotReady, match="model 'b' version 10 is loading") as caught:
-        registry.find("b")
+        registry.serving["b", None]
     assert caught.value.retry_after_s == 2
     host.hold["start b 2"].set()
     await loading
@@ -94,17 +94,17 @@ async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
         await registry.load_all()
         assert "SystemExit: no licence" in pending(registry)[1].reason
         await registry.unload("leaves")
-        assert registry.find("b").info.version == "10"
+        assert registry.serving["b", None].info.version == "10"
         (entry,) = pending(registry)
         assert (entry.name, entry.state) == ("a", "UNAVAILABLE")
         assert "model.toml: source: expected a string, got 3" in entry.reason
         with pytest.raises(NotReady, match=r"model 'a' version 1 is unavailable: .*model.toml: source"):
-            registry.find("a")
+            registry.serving["a", None]
         with pytest.raises(BadRequest, match=r"model 'a' cannot be loaded: version 1: .*source: expected"):
             await registry.load("a")
         write_model(repo / "a")
         await registry.load("a")
-        assert registry.find("a")
+        assert registry.serving["a", None]
         assert pending(registry) == []
 
 
@@ -145,7 +145,7 @@ async def test_an_untried_version_replaces_none_that_works_unless_allowed(loaded
     host.untried.add(f"b {version}")
     with pytest.raises(BadRequest, match=f"version {version}: no row fits. It replaces no version that works, unless"):
         await loaded.load("b")
-    served = loaded.find("b")
+    served = loaded.serving["b", None]
     assert (served.info.version, served.untried) == ("10", None)
     assert host.log.count(f"stop b {version}") == 1
     assert [record.getMessage() for record in caplog.records if "no row fits" in record.getMessage()] == [
@@ -154,7 +154,7 @@ async def test_an_untried_version_replaces_none_that_works_unless_allowed(loaded
     write_model(repo / "b" / version, f"allow_untried = true\n{TOML}")
     await loaded.load("b")
     assert states(loaded)["b", version] == "UNTRIED"
-    assert loaded.find("b").info.version == version
+    assert loaded.serving["b", None].info.version == version
 
 
 async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_has_answered(registry, host, caplog):
@@ -165,7 +165,7 @@ async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_h
     before = serial(registry, "a")
     await registry.load("a")
     assert serial(registry, "a") > before
-    registry.find("a").untried = None
+    registry.serving["a", None].untried = None
     assert states(registry)["a", "1"] == "READY"
 
 
@@ -174,9 +174,9 @@ async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(load
     write_model(repo / "b" / "3")
     await loaded.load("b")
     assert loaded.versions("b") == ["1", "2", "3"]
-    assert loaded.find("b").info.version == "3"
+    assert loaded.serving["b", None].info.version == "3"
     with pytest.raises(NotFound, match="versions: 1, 2, 3"):
-        loaded.find("b", "10")
+        loaded.serving["b", "10"]
     assert host.log.count("stop b 10") == 1
 
 
@@ -188,10 +188,10 @@ async def test_a_model_that_vanishes_serves_until_it_is_unloaded(registry, repo,
     if loaded:
         with pytest.raises(NotFound, match="model 'a' is no longer in the repository"):
             await registry.load("a")
-        assert registry.find("a")
+        assert registry.serving["a", None]
         await registry.unload("a")
         with pytest.raises(NotReady):
-            registry.find("a")
+            registry.serving["a", None]
         return
     await registry.load_all()
     (entry,) = pending(registry)
@@ -204,17 +204,17 @@ async def test_unload_drains_and_is_not_pending(loaded, host):
     await host.until("stop b 1")
     assert set(states(loaded).values()) == {"READY", "UNLOADING"}
     with pytest.raises(NotReady, match="model 'b' version 10 is unloading"):
-        loaded.find("b")
+        loaded.serving["b", None]
     assert loaded.versions("b") == []
     host.hold["stop b 1"].set()
     await unload
     with pytest.raises(NotReady, match="model 'b' version 2 is unavailable: unloaded") as caught:
-        loaded.find("b", "2")
+        loaded.serving["b", "2"]
     assert caught.value.retry_after_s == 30
     assert pending(loaded) == []
     await loaded.unload("b")
     await loaded.load("b")
-    assert loaded.find("b").info.version == "10"
+    assert loaded.serving["b", None].info.version == "10"
 
 
 async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, monkeypatch):
@@ -228,7 +228,7 @@ async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, mo
     host.hold["start a 1"].set()
     await asyncio.gather(*tasks)
     assert [entry for entry in host.log if " a " in entry] == ["start a 1", "stop a 1", "stop a 1", "start a 1"]
-    assert registry.find("a")
+    assert registry.serving["a", None]
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_change(loaded, host):
@@ -249,7 +249,7 @@ async def test_a_caller_that_goes_away_does_not_stop_the_change(loaded, host):
 async def test_a_stop_that_fails_fails_no_caller(loaded, host):
     host.fail["stop a 1"] = RuntimeError("stuck")
     await loaded.load("a")
-    assert loaded.find("a")
+    assert loaded.serving["a", None]
     host.fail.clear()
     host.running.clear()
     host.running.update(loaded.ready())
@@ -266,7 +266,7 @@ async def test_close_cancels_loads_and_stops_all(host, repo):
         await loading
     assert not host.running
     with pytest.raises(NotReady, match="the server is stopping"):
-        registry.find("a")
+        registry.serving["a", None]
     with pytest.raises(NotReady, match="the server is stopping"):
         await registry.load("a")
 
@@ -283,7 +283,7 @@ async def test_loads_take_turns_off_the_loop(host, repo):
 
     async with Registry(host.start, host.stop, Repository(repo), load) as registry:
         await asyncio.gather(registry.load("a"), registry.load("b"))
-        assert registry.find("a").info.batching.max_batch == 2
+        assert registry.serving["a", None].info.batching.max_batch == 2
     assert seen == [(1, True)] * 4
 
 

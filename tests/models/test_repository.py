@@ -165,7 +165,7 @@ async def test_what_cannot_be_read_is_unavailable_and_the_others_serve(tmp_path,
     name, _, version = place.partition("/")
     async with Registry(host.start, host.stop, repository) as registry:
         await registry.load_all()
-        assert registry.find("good").info.name == "good"
+        assert registry.serving["good", None].info.name == "good"
         reasons = {(entry.name, entry.version): entry for entry in registry.index()}
         entry = reasons[name, version or "1"]
         assert (entry.state, entry.awaited) == ("UNAVAILABLE", name == "bad")

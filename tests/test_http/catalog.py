@@ -59,7 +59,12 @@ class FakeCatalog:
     unloaded: list[str] = field(default_factory=list)
     load_error: Exception | None = None
 
-    def find(self, name: str, version: str | None = None) -> FakeServed:
+    @property
+    def serving(self) -> FakeCatalog:
+        return self
+
+    def __getitem__(self, key: tuple[str, str | None]) -> FakeServed:
+        name, version = key
         versions = self._known(name)
         if version is None:
             ready = self.versions(name)
@@ -75,7 +80,7 @@ class FakeCatalog:
         return [version for version, found in self._known(name).items() if found is not None]
 
     def ready(self) -> list[FakeServed]:
-        return [self.find(name, version) for name in self.models for version in self.versions(name)]
+        return [self[name, version] for name in self.models for version in self.versions(name)]
 
     def index(self) -> list[IndexEntry]:
         return self.entries

@@ -20,6 +20,7 @@ class Idle:
     def __init__(self, loop: Any) -> None:
         self.loop = loop
         self.busy = self.closed = False
+        self.idle_since = 0.0
 
     def waits(self) -> bool:
         return not self.busy
@@ -48,7 +49,7 @@ def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
     assert not any(connection.closed for connection in connections)
     clock.pass_s(2)
     connections[0].busy = True
-    waiting.begin(connections[1])
+    connections[1].idle_since = clock.now
     opened(waiting, clock, 3, before=150)
     assert [number for number, connection in enumerate(connections) if connection.closed] == [2, 3, 4]
     for connection in connections:

@@ -87,7 +87,7 @@ async def test_a_model_that_is_unloaded_is_freed_while_its_clients_stay(
         call.begin()
         call.received(body)
         assert await answered.get() == status
-        served = weakref.ref(state["catalog"].find("echo", None))
+        served = weakref.ref(state["catalog"].serving["echo", None])
         await state["catalog"].unload("echo")
         gc.collect()
         assert served() is None

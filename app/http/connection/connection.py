@@ -274,7 +274,7 @@ class HttpProtocol(PatchedProtocol):
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
-            self._idle.begin(self)
+            self.idle_since = self.loop.time()
 
     def resume_writing(self) -> None:
         HttpToolsProtocol.resume_writing(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from typing import Protocol
 
 _AT_LEAST_S = 1.0  # a connection answered more recently may have its next request on the way
@@ -11,9 +12,10 @@ _NEAR = 16  # near the limit: less than one in so many of the allowed connection
 
 
 class IdleConnection(Protocol):
-    """The methods of a connection that IdleConnections uses."""
+    """What IdleConnections uses of a connection."""
 
     loop: asyncio.AbstractEventLoop
+    idle_since: float  # by the loop's clock: the accept, then the end of the last answer
 
     def waits(self) -> bool:
         """Whether no request is being read or answered."""
@@ -25,63 +27,60 @@ class IdleConnection(Protocol):
 
 
 class IdleConnections:
-    """One timer for all connections of a server.
+    """Of one server.
 
     `seconds`: most time from the accept or the last answer to the end of the next head. `most`: connections that may be
     open; near that limit each new connection closes the one that has waited longest.
 
-    Connections are kept in the order in which they began to wait: each answer moves its connection to the end. An
-    arriving request changes nothing here: a busy connection is skipped when its time is up.
+    Each connection has a timer. Requests and answers do not touch it: it looks when its time has come, and is set again
+    for the rest.
     """
 
     def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
         self._seconds = seconds
         self._near = most - most // _NEAR
-        self._since: dict[IdleConnection, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[IdleConnection, asyncio.TimerHandle] = {}
+        #: Near the limit: those that waited at `_looked`, the longest waiting first, and since when.
+        self._longest: deque[tuple[float, IdleConnection]] = deque()
+        self._looked = float("-inf")
 
     def opened(self, connection: IdleConnection, count: int) -> None:
         """A connection was accepted; `count` are open, including it."""
+        now = connection.idle_since = connection.loop.time()
         if count > self._near:
-            self._make_room(connection.loop.time())
-        self.begin(connection)
-
-    def begin(self, connection: IdleConnection) -> None:
-        """All requests read so far on this connection are answered: it waits from now on."""
-        self._since.pop(connection, None)
-        self._since[connection] = connection.loop.time()
-        if self._timer is None:
-            self._timer = connection.loop.call_later(self._seconds, self._close_late, connection.loop)
+            self._make_room(now)
+        else:
+            self._longest.clear()
+        self._look_after(self._seconds, connection)
 
     def lost(self, connection: IdleConnection) -> None:
         """The connection is closed."""
-        self._since.pop(connection, None)
-        if not self._since and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
-    def _oldest(self) -> tuple[IdleConnection, float] | None:
-        """The connection that has waited longest, and since when."""
-        while self._since:
-            connection, since = next(iter(self._since.items()))
-            if connection.waits():
-                return connection, since
-            del self._since[connection]  # busy: its answer will call `begin`
-        return None
+    def _look_after(self, seconds: float, connection: IdleConnection) -> None:
+        self._timers[connection] = connection.loop.call_later(seconds, self._look, connection)
 
-    def _close_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        now = loop.time()
-        while (oldest := self._oldest()) is not None:
-            connection, since = oldest
-            if since + self._seconds > now:
-                self._timer = loop.call_later(since + self._seconds - now, self._close_late, loop)
-                return
-            del self._since[connection]
-            connection.waited_too_long()
+    def _look(self, connection: IdleConnection) -> None:
+        waited = connection.loop.time() - connection.idle_since if connection.waits() else 0.0
+        if waited < self._seconds:
+            self._look_after(self._seconds - waited, connection)
+        else:
+            self._close(connection)
+
+    def _close(self, connection: IdleConnection) -> None:
+        self.lost(connection)
+        connection.waited_too_long()
 
     def _make_room(self, now: float) -> None:
-        oldest = self._oldest()
-        if oldest is not None and oldest[1] + _AT_LEAST_S <= now:
-            del self._since[oldest[0]]
-            oldest[0].waited_too_long()
+        # Whoever is not among these has been answered since, so more often would find nobody else.
+        if not self._longest and self._looked + _AT_LEAST_S <= now:
+            self._looked = now
+            waiting = [(one.idle_since, one) for one in self._timers if one.waits()]
+            self._longest.extend(sorted(waiting, key=lambda entry: entry[0]))
+        while self._longest and self._longest[0][0] + _AT_LEAST_S <= now:
+            since, connection = self._longest.popleft()
+            if connection in self._timers and connection.idle_since == since and connection.waits():
+                self._close(connection)
+                return

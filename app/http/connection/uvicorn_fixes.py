@@ -60,6 +60,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
         self._discards_input = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
+        self.idle_since = 0.0  # see idle_connections.IdleConnection
         self._tls_close: TlsClose | None = None
 
     def _log_malformed(self) -> None:
@@ -222,7 +223,7 @@ class PatchedProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         else:
-            self._idle.begin(self)
+            self.idle_since = self.loop.time()
         self.flow.resume_reading()
 
     def waits(self) -> bool:

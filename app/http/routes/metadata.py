@@ -101,7 +101,7 @@ def _names(request: Request) -> list[str]:
 @router.head("/v1/models/{model}")
 @router.get("/v1/models/{model}")
 async def model_status_v1(request: Request, model: str) -> JSONResponse:
-    return JSONResponse(model_status(catalog_of(request).find(model).info.name))
+    return JSONResponse(model_status(catalog_of(request).serving[model, None].info.name))
 
 
 # Defined before the routes with {model}, so that it wins even if a model is named "stats".
@@ -122,7 +122,7 @@ def _asked(request: Request) -> tuple[Catalog, str, str | None]:
 @router.get(_VERSION)
 async def model_metadata(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
-    return JSONResponse(metadata(catalog.find(model, version).info, catalog.versions(model)))
+    return JSONResponse(metadata(catalog.serving[model, version].info, catalog.versions(model)))
 
 
 @router.head(f"{_MODEL}/ready")
@@ -133,7 +133,7 @@ async def model_readiness(request: Request) -> JSONResponse:
     """Whether a known model is ready; an unknown one is a 404, as on every route."""
     catalog, model, version = _asked(request)
     try:
-        catalog.find(model, version)
+        catalog.serving[model, version]
     except NotReady as exc:
         retry = {"Retry-After": str(max(1, exc.retry_after_s or 1))}
         return JSONResponse({"name": model, "ready": False}, 503, headers=retry)
@@ -144,7 +144,7 @@ async def model_readiness(request: Request) -> JSONResponse:
 @router.get(f"{_VERSION}/config")
 async def model_configuration(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
-    return JSONResponse(configuration(catalog.find(model, version).info))
+    return JSONResponse(configuration(catalog.serving[model, version].info))
 
 
 @router.get(f"{_MODEL}/stats")
@@ -152,4 +152,4 @@ async def model_configuration(request: Request) -> JSONResponse:
 async def model_statistics(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
     every: Sequence[str | None] = catalog.versions(model) if version is None else ()
-    return JSONResponse({"model_stats": [catalog.find(model, one).statistics() for one in every or [version]]})
+    return JSONResponse({"model_stats": [catalog.serving[model, one].statistics() for one in every or [version]]})
