@@ -53,7 +53,6 @@ class Owner(Protocol):
     reserved: list[int]
     cuts_outputs: bool
 
-    def give_back(self, slots: Slots) -> None: ...
     def free_rows(self, rows: Iterable[Row]) -> None: ...
 
 
@@ -193,7 +192,7 @@ class Lease(CallWithOutputs):
         placed = self._placed
         if not self.submitted:
             placed.reserved[self.klass] -= len(self.rows)
-            placed.give_back(self.slots)
+            placed.pool.give_back(self.slots)
         elif self.alive:
             placed.intake.scheduler.cancel(self.id, placed.intake.clock())
             placed.intake.step_soon()

@@ -62,6 +62,8 @@ class Pool:
         self._taken = bytearray(slots)
         self._cursor = 0
         self.used = 0
+        self.on_freed: Callable[[Slots], None] | None = None  # called with slots before they are free
+        self.on_unused: Callable[[], None] | None = None  # called when no slot is in use any more
         self._pageable = allocate is pageable
         #: Ticks without use, the cursor at the last tick, and slots whose pages may be assigned.
         self._idle, self._seen, self._kept = 0, 0, slots
@@ -112,6 +114,8 @@ class Pool:
 
     def give_back(self, slots: Slots) -> None:
         """Free slots. No unit may still read their rows."""
+        if self.on_freed is not None:
+            self.on_freed(slots)
         taken = self._taken
         for slot in slots:
             taken[slot] = 0
@@ -121,6 +125,8 @@ class Pool:
                 if values is not None:
                     for slot in slots:
                         values[slot] = None
+        if self.on_unused is not None and not self.used:
+            self.on_unused()
 
     def tick(self) -> None:
         """Call it about once a second: it gives back a part of the memory of an unused pool."""

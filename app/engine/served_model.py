@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from typing import cast
 
@@ -13,7 +14,6 @@ from app.engine.device import Completion
 from app.engine.executor import Executor, Piece, Ran, Readers
 from app.engine.lease import Intake, Lease
 from app.engine.outputs import note_rows, split_by_length
-from app.engine.pool import Slots
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
@@ -40,6 +40,8 @@ class ServedModel:
         stats = ModelStats(info.name, info.version, self._stages, batching.default_class)
         self.model, self.executor, self.program, self.stats, self.intake = model, executor, program, stats, intake
         self.pool, self.activations = executor.pool, executor.activations
+        if self.activations is not None:
+            self.pool.on_freed = self.activations.release
         #: Whether some output has a variable length, so that it must be cut to the call's own.
         self.cuts_outputs = not all(spec.fixed for spec in info.outputs)
         self.reserved = [0, 0]
@@ -76,26 +78,20 @@ class ServedModel:
                 slots.append(row.slot)
                 row.slot = -1
         if slots:
-            self.give_back(slots)
-
-    def give_back(self, slots: Slots) -> None:
-        if self.activations is not None:
-            self.activations.release(slots)
-        self.pool.give_back(slots)
-        if self.drained is not None and not self.pool.used:
-            self.give_up()
+            self.pool.give_back(slots)
 
     async def drain(self) -> None:
         """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
         if self.drained is None:
             self.drained = asyncio.get_running_loop().create_future()
+            self.pool.on_unused = partial(_end, self.drained)
         if self.pool.used and self.intake.refusing is None:
             await asyncio.shield(self.drained)
 
     def give_up(self) -> None:
         """End the wait of `drain`."""
-        if self.drained is not None and not self.drained.done():
-            self.drained.set_result(None)
+        if self.drained is not None:
+            _end(self.drained)
 
     # admission
 
@@ -171,7 +167,7 @@ class ServedModel:
                     check_range(pool.specs[index], values)
                 pool.write(slots, index, values, lengths)
         except BaseException:
-            self.give_back(slots)
+            pool.give_back(slots)
             raise
         self.reserved[service] += rows
         lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
@@ -250,6 +246,11 @@ class ServedModel:
             return False
         self._row_bytes = self.activations.row_bytes
         return True
+
+
+def _end(wait: asyncio.Future[None]) -> None:
+    if not wait.done():
+        wait.set_result(None)
 
 
 def _give(rows: Mapping[int, Row], pieces: Sequence[Piece]) -> None:

@@ -47,11 +47,11 @@ class Optimal(Adaptive):
     """
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        control = offer.estimates.control
-        if control is None or column_of(offer, control, now) or control.serve(0, offer.waiting):
+        control = offer.state.estimates.control
+        if control is None or column_of(offer, control, now) or control.serve(0, offer.ready.count):
             return super().decide(offer, now)
         ended = held(offer, round(_PATIENCE * control.mean_ns[0]), now)
-        return ended if isinstance(ended, Hold) else cut_rows(offer, offer.waiting, ended)
+        return ended if isinstance(ended, Hold) else cut_rows(offer, offer.ready.count, ended)
 
 
 def follow(scheduler: Scheduler, tables: ControlTables) -> None:

@@ -36,7 +36,7 @@ class TestEveryPolicy:
         for offer, _, now in OFFERS:
             decision = policy_class(name)().decide(offer, now)
             if isinstance(decision, Cut):
-                assert 1 <= decision.rows <= min(offer.waiting, decision.size)
+                assert 1 <= decision.rows <= min(offer.ready.count, decision.size)
                 assert decision.rows <= offer.rows or name == "ebird"  # which asks the workers, not the key
                 assert decision.size <= offer.capacities()[0]
                 assert decision.reason in {"full", "idle", "table", "hold_ended"}
@@ -48,7 +48,7 @@ class TestEveryPolicy:
             decision = policy_class(name)().decide(offer, now)
             if isinstance(decision, Hold) and name == "ebird":  # until a smaller worker returns
                 assert decision == Hold(None)
-                assert offer.waiting < min(offer.capacities())
+                assert offer.ready.count < min(offer.capacities())
             elif isinstance(decision, Hold):
                 assert decision.until is not None
                 assert now < decision.until <= ends

@@ -23,7 +23,7 @@ class MadeUp:
     rows: int
     full: int
     idle: Sequence[int]
-    estimates: Estimates
+    estimates: Estimates  # of its program
     max_delay: int = 0
     oldest_at: int = 0
     due_at: int = _FOREVER
@@ -38,11 +38,13 @@ class MadeUp:
     def __post_init__(self) -> None:
         batches = None if self.around is None else self.around
         self.state = SimpleNamespace(
-            program=Program(1, "m", policy=PolicySpec(max_delay_ns=self.max_delay)), batches=batches
+            program=Program(1, "m", policy=PolicySpec(max_delay_ns=self.max_delay)),
+            batches=batches,
+            estimates=self.estimates,
         )
         self.usable = range(len(self.idle))
-        self.room, self.started = _FOREVER, 0
-        self.ready = SimpleNamespace(key=(1, 0, 0))
+        self.room = _FOREVER
+        self.ready = SimpleNamespace(key=(1, 0, 0), count=self.waiting, started=0)
         self.workers = SimpleNamespace(busy=len(self.beside), most=2)  # of the device
         self.ledger = SimpleNamespace(deadlines=SimpleNamespace(heap=[]))
 

@@ -183,7 +183,8 @@ def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Po
         name = "table"
 
         def decide(self, offer: Offer, now: int) -> Cut | Hold:
-            rows = table[offer.waiting] if offer.waiting < len(table) else tail
+            waiting = offer.ready.count
+            rows = table[waiting] if waiting < len(table) else tail
             return Cut(rows, sizes[rows - 1], Formed.TABLE) if rows else Hold(None)
 
     return Follow

@@ -63,8 +63,14 @@ class Loop:
         wake_at: int | None = None
         decision: Cut | Hold
         share.best_effort, share.joins_later = ledger.best_effort > 0 or bool(share.units), False
-        while ledger.ready.nonempty and not workers.full:  # mostly full: then nothing is asked
-            ready = self._order.next(held, now)
+        sets = ledger.ready.nonempty
+        while sets and not workers.full:  # mostly full: then nothing is asked
+            ready: ReadySet | None
+            if len(sets) == 1:  # nearly always: there is no choice
+                (ready,) = sets
+                ready = None if ready in held else ready
+            else:
+                ready = self._order.next(held, now)
             usable = workers.usable(now) if ready is not None else ()
             if ready is None or not usable:
                 if ready is not None or share.joins_later:
@@ -72,9 +78,7 @@ class Loop:
                 break
             program, stage, _ = ready.key
             state = ledger.states[program]
-            offer = Offer(
-                ready, state, ledger, workers, usable, state.estimates, ready.count, ready.started, state.full[stage]
-            )  # fmt: skip
+            offer = Offer(ready, state, ledger, workers, usable, state.full[stage])
             share.limit(offer, now)
             if not offer.rows:
                 decision = Hold(offer.until)
@@ -83,7 +87,7 @@ class Loop:
             else:
                 decision = self._policies[program].decide(offer, now)
             if isinstance(decision, Hold):  # rows behind these at the same key are held, too, unless they have room
-                held += ledger.ready.alike(ready) if offer.room + offer.started > 0 else [ready]
+                held += ledger.ready.alike(ready) if offer.room + ready.started > 0 else [ready]
                 wake_at = _earlier(wake_at, decision.until)
                 continue
             if offer.exact < decision.size < offer.rows and not ready.again:
@@ -107,7 +111,7 @@ class Loop:
             return []
         _, begins, running = self._workers.place(offer.usable, cut.size, offer.state.capacity[offer.stage], now)
         rows = offer.ready.similar(cut.rows, cut.shorter) if cut.shorter >= 0 else offer.first(cut.rows)
-        ends = begins + offer.estimates.time(cut.size, offer.stage, running, longest_of(rows), begins - now)
+        ends = begins + offer.state.estimates.time(cut.size, offer.stage, running, longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         return list(late.values())
 
@@ -141,7 +145,7 @@ class Loop:
         rows = ready.take_similar(cut.rows, cut.shorter) if cut.shorter >= 0 else ready.take(cut.rows, offer.room)
         size = max(cut.size, len(rows))
         worker, begins, running = self._workers.place(offer.usable, size, state.capacity[stage], now)
-        latency = offer.estimates.latency[stage]
+        latency = offer.state.estimates.latency[stage]
         length = longest_of(rows) if latency.by_length else 0
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         self._ledger.start(rows, state)

@@ -44,9 +44,6 @@ class Order:
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
-        if len(self._table.nonempty) == 1:  # nearly always
-            (only,) = self._table.nonempty
-            return None if only in held else only
         if len(self._states) == 1:
             return self._table.next_set(held, self.rank)
         heads: dict[int, Head] = {}

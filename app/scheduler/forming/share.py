@@ -62,7 +62,7 @@ class Share:
         if self.best_effort and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
             offer.usable = self.for_realtime(offer.usable)
         offer.room = self.room(state, ready.klass)
-        capacity, usable, able = state.capacity[stage], offer.usable, offer.room + offer.started
+        capacity, usable, able = state.capacity[stage], offer.usable, offer.room + offer.ready.started
         largest = capacity[usable[0]] if len(usable) == 1 else max(map(capacity.__getitem__, usable))
         offer.rows = offer.exact = largest if largest < able else able
         if ready.klass is _BEST_EFFORT and offer.rows:
@@ -101,7 +101,7 @@ class Share:
         offer.rows = 0
         if not offer.usable or (realtime and not self._may_join(offer.ready.key[0], realtime)):
             return
-        latency = offer.estimates.latency[offer.stage]
+        latency = offer.state.estimates.latency[offer.stage]
         largest = max(offer.state.capacity[offer.stage][worker] for worker in offer.usable)
         if not latency.known:
             offer.rows = offer.exact = 0 if self.units else min(most, largest)

@@ -80,7 +80,7 @@ class Adaptive(Policy):
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
         """
-        waiting, estimates = offer.waiting, offer.estimates
+        waiting, estimates = offer.ready.count, offer.state.estimates
         if level < 0 or not estimates.latency[0].uncertain:
             return planned
         self._planned += 1
@@ -92,10 +92,10 @@ class Adaptive(Policy):
         return planned if self._planned % _TRIED else waiting
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        window = offer.by_length() if offer.estimates.curves.lengths else None
+        window = offer.by_length() if offer.state.estimates.curves.lengths else None
         if offer.state.batches is not None:
             if offer.cell:
-                return Hold(None) if waits_for_stages(offer) else cut_rows(offer, min(offer.waiting, offer.full))
+                return Hold(None) if waits_for_stages(offer) else cut_rows(offer, min(offer.ready.count, offer.full))
             neighbours = offer.neighbours()
             if offer.stage:
                 return boundary.decide(offer, neighbours, now)
@@ -103,7 +103,7 @@ class Adaptive(Policy):
                 return boundary.join(offer, neighbours) if window is None else _follow(offer, window, neighbours)
         if offer.workers.most == 2 and (until := _alone_from(offer, now)) > now:
             return Hold(until)
-        estimates, waiting = offer.estimates, offer.waiting
+        estimates, waiting = offer.state.estimates, offer.ready.count
         control, planned, level = estimates.control, waiting, -1
         if control is not None and not (control.workers > 1 and offer.shared()):
             column = 0 if control.beside is None else column_of(offer, control, now)
@@ -133,7 +133,7 @@ def _alone_from(offer: Offer, now: int) -> int:
 
     Earlier if a row is due; else `now`.
     """
-    if not offer.estimates.latency[0].speed.crowded or offer.shared():
+    if not offer.state.estimates.latency[0].speed.crowded or offer.shared():
         return now
     ends = [unit.forecast.begins + unit.forecast.predicted for unit in offer.others()]
     return min(offer.due(now), max(ends, default=now))
@@ -148,13 +148,13 @@ def column_of(offer: Offer, control: ControlTables, now: int) -> int:
     beside = control.beside
     if beside is None or not offer.workers.busy or offer.free()[1] > 1:
         return 0
-    most, scale, total, size = offer.workers.most, offer.estimates.scale, 0.0, 0
+    most, scale, total, size = offer.workers.most, offer.state.estimates.scale, 0.0, 0
     overdue = now - beside.times[-1] * scale
     units = [unit for unit in offer.others() if unit.forecast.begins + unit.forecast.predicted > overdue]
     for unit in units:
         left = max(0, unit.forecast.begins + unit.forecast.predicted - now) / scale
         if unit.program == offer.ready.key[0]:
-            size, latency = max(size, unit.size), offer.estimates.latency[unit.stage]
+            size, latency = max(size, unit.size), offer.state.estimates.latency[unit.stage]
             if unit.forecast.running < most and latency.known:
                 left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.forecast.running)
         total += left
@@ -168,12 +168,12 @@ def _until_other_ends(offer: Offer, control: ControlTables, now: int) -> Hold:
     once, and the queue would never get shorter.
     """
     assert control.beside is not None  # there are no columns without
-    return Hold(min(offer.due(now), now + round(control.beside.times[-1] * offer.estimates.scale)))
+    return Hold(min(offer.due(now), now + round(control.beside.times[-1] * offer.state.estimates.scale)))
 
 
 def _follow(offer: Offer, window: LengthWindow, neighbours: Neighbours) -> Cut:
     """Rows about as long as those downstream, as many as fit in one batch with them; or the first row alone."""
-    rows = min(offer.waiting, offer.rows, offer.full - neighbours.downstream)
+    rows = min(offer.ready.count, offer.rows, offer.full - neighbours.downstream)
     places = window.joining(neighbours.longest_downstream) or range(window.place, window.place + 1)
     rows = min(rows, len(places))
     first = min(window.place, places.stop - rows)
@@ -183,7 +183,7 @@ def _follow(offer: Offer, window: LengthWindow, neighbours: Neighbours) -> Cut:
 def _of_one_length(offer: Offer, window: LengthWindow) -> bool:
     """Whether all rows take about the same time, so that the table can say how many to run."""
     shortest, longest = (
-        offer.estimates.curves.lengths[0].at(length).times for length in (window.shortest, window.longest)
+        offer.state.estimates.curves.lengths[0].at(length).times for length in (window.shortest, window.longest)
     )
     return longest[0] <= _SAME * shortest[0] and longest[-1] <= _SAME * shortest[-1]
 
@@ -193,8 +193,8 @@ def _level(offer: Offer, control: ControlTables, window: LengthWindow | None, no
 
     With times by length and one unit at a time, the load is that of rows of the mean waiting length.
     """
-    facts = offer.estimates
-    burst = _burst(offer, now) if offer.waiting >= _CROWD else 0.0
+    facts = offer.state.estimates
+    burst = _burst(offer, now) if offer.ready.count >= _CROWD else 0.0
     if window is not None and control.workers == 1:
         a_row = facts.curves.lengths[0].at(round(window.total / window.count)).least[-1]
         return control.level(max(facts.rate, burst), facts.scale * a_row * control.peak / 1e9)
@@ -203,27 +203,27 @@ def _level(offer: Offer, control: ControlTables, window: LengthWindow | None, no
 
 def _burst(offer: Offer, now: int) -> float:
     """Rows per second at which the waiting rows arrived, if significantly above the known rate; else 0."""
-    if offer.waiting >= _CROWD and (span := now - offer.oldest()) > 0:
-        expected = offer.estimates.rate * span / 1e9
-        if offer.waiting - 1 > expected + _DEVIATIONS * sqrt(expected):
-            return offer.waiting * 1e9 / span
+    if offer.ready.count >= _CROWD and (span := now - offer.oldest()) > 0:
+        expected = offer.state.estimates.rate * span / 1e9
+        if offer.ready.count - 1 > expected + _DEVIATIONS * sqrt(expected):
+            return offer.ready.count * 1e9 / span
     return 0.0
 
 
 def _picked(offer: Offer, window: LengthWindow, free: int, now: int) -> Cut:
     """Rows around the oldest by length, picked as if each of `free` workers had an equal share of the rows."""
-    times = offer.estimates.curves.lengths[0]
-    rate = max(offer.estimates.rate, _burst(offer, now)) * offer.estimates.scale / 1e9
-    share = offer.waiting / free
+    times = offer.state.estimates.curves.lengths[0]
+    rate = max(offer.state.estimates.rate, _burst(offer, now)) * offer.state.estimates.scale / 1e9
+    share = offer.ready.count / free
     rows, shorter = by_length.pick(window, times, share, min(offer.rows, ceil(share)), rate / free)
     size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]
-    reason = Formed.FULL if rows == offer.full else Formed.IDLE if rows == offer.waiting else Formed.TABLE
+    reason = Formed.FULL if rows == offer.full else Formed.IDLE if rows == offer.ready.count else Formed.TABLE
     return Cut(rows, size if size <= offer.capacities()[0] else rows, reason, shorter=shorter)
 
 
 def _cut(rows: int, offer: Offer, window: LengthWindow | None, reason: Formed) -> Cut:
     """Run `rows`, padded to the size that is fastest for them if the largest usable worker takes that."""
-    control = offer.estimates.control
+    control = offer.state.estimates.control
     if offer.state.batches is not None and window is None:  # each stage has its own best sizes
         return boundary.begin(offer, offer.neighbours(), rows, reason)
     size = rows

@@ -54,7 +54,7 @@ def cut_rows(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:
 
 def cut_padded(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """The same, padded to the size that is fastest for these rows if the largest usable worker takes that."""
-    cut, sizes = cut_rows(offer, rows, reason), offer.estimates.curves.sizes
+    cut, sizes = cut_rows(offer, rows, reason), offer.state.estimates.curves.sizes
     if not sizes:
         return cut
     by_running = sizes[offer.stage]
@@ -100,7 +100,7 @@ class Policy:
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         """Start a unit or hold. Here: start all waiting rows, up to the largest batch, once a worker is usable."""
-        return cut_rows(offer, offer.waiting)
+        return cut_rows(offer, offer.ready.count)
 
     def merges(self) -> bool:
         """Whether rows that wait may join others between two stages."""

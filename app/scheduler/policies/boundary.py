@@ -47,7 +47,7 @@ class _Options(NamedTuple):
 
 def decide(offer: Offer, neighbours: Neighbours, now: int) -> Cut | Hold:
     """The decision at a stage that is not the first one and no cell."""
-    rows = min(offer.waiting, offer.rows)
+    rows = min(offer.ready.count, offer.rows)
     costs = _costs(offer, neighbours)
     options = None if costs is None or neighbours.downstream else _options(offer, neighbours, rows, costs)
     if costs is None or options is None:
@@ -71,8 +71,8 @@ def decide(offer: Offer, neighbours: Neighbours, now: int) -> Cut | Hold:
 
 def join(offer: Offer, neighbours: Neighbours) -> Cut:
     """Start rows that join others waiting at a later stage: the number of them that costs least."""
-    rows = min(offer.waiting, offer.rows, offer.full - neighbours.downstream)
-    costs, plan = _costs(offer, neighbours), offer.estimates.curves.plan
+    rows = min(offer.ready.count, offer.rows, offer.full - neighbours.downstream)
+    costs, plan = _costs(offer, neighbours), offer.state.estimates.curves.plan
     if costs is not None and plan is not None:
         stage, waiting = neighbours.downstream_stage, neighbours.downstream
         counts = _counts(plan, 0, rows, costs.table_batch(waiting) - waiting)
@@ -82,7 +82,7 @@ def join(offer: Offer, neighbours: Neighbours) -> Cut:
 
 def begin(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """Run so many rows, or the first part of them if parts are faster; the rest catches up later."""
-    plan = offer.estimates.curves.plan
+    plan = offer.state.estimates.curves.plan
     rows = min(rows, offer.rows)
     if plan is not None and _costs(offer, neighbours) is not None:
         part = plan.part[offer.stage][rows - 1]
@@ -107,14 +107,15 @@ def passes_through(estimates: Estimates, stage: int, rows: Sequence[Row]) -> boo
 
 
 def _run(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed) -> Cut:
-    return cut_rows(offer, rows, reason) if offer.estimates.curves.lengths else begin(offer, neighbours, rows, reason)
+    by_length = offer.state.estimates.curves.lengths
+    return cut_rows(offer, rows, reason) if by_length else begin(offer, neighbours, rows, reason)
 
 
 def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
     """The choices; None if the times of some stage are unknown."""
-    if offer.estimates.curves.lengths:
+    if offer.state.estimates.curves.lengths:
         return _options_by_length(offer, neighbours, rows)
-    plan, stage, upstream = offer.estimates.curves.plan, neighbours.upstream_stage, neighbours.upstream
+    plan, stage, upstream = offer.state.estimates.curves.plan, neighbours.upstream_stage, neighbours.upstream
     if plan is None:
         return None
     begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
@@ -124,7 +125,7 @@ def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> 
 
 
 def _options_by_length(offer: Offer, neighbours: Neighbours, rows: int) -> _Options:
-    lengths, stage, upstream = offer.estimates.curves.lengths, neighbours.upstream_stage, neighbours.upstream
+    lengths, stage, upstream = offer.state.estimates.curves.lengths, neighbours.upstream_stage, neighbours.upstream
     longest = neighbours.longest
     longest_upstream = neighbours.longest_upstream or longest  # rows that join from the first stage are no longer
     here = lengths[offer.stage].at(longest).times
@@ -187,10 +188,10 @@ class _Costs:
 
 def _costs(offer: Offer, neighbours: Neighbours) -> _Costs | None:
     """The costs at this load; None if other units run at the same time, or the table has no values."""
-    level, control = offer.estimates.level, offer.estimates.control
+    level, control = offer.state.estimates.level, offer.state.estimates.control
     if control is None or not control.values or level < 0 or offer.free() != (1, 1):
         return None
-    waiting = offer.waiting
+    waiting = offer.ready.count
     if offer.stage:
         waiting = neighbours.upstream if neighbours.upstream_stage == 0 else 0
     return _Costs(control, level, waiting)

@@ -48,14 +48,14 @@ class Deadline(Adaptive):
         schedule = self._schedule(offer, now) if offer.ledger.deadlines.heap and offer.state.batches is None else None
         if schedule is None:
             return super().decide(offer, now)
-        window, most = offer.by_length(), min(offer.waiting, offer.rows, offer.full)
+        window, most = offer.by_length(), min(offer.ready.count, offer.rows, offer.full)
         if window is not None and window.shortest < window.longest:
             cut = _picked(offer, schedule, window, most)
         else:
             rows = _in_time(offer, schedule, most)
-            cut = cut_padded(offer, rows, Formed.DEADLINE if rows == offer.waiting else Formed.TABLE)
+            cut = cut_padded(offer, rows, Formed.DEADLINE if rows == offer.ready.count else Formed.TABLE)
         _, free = offer.free()
-        if cut.rows == offer.waiting < min(offer.rows, offer.full) and not (free == 1 and offer.shared()):
+        if cut.rows == offer.ready.count < min(offer.rows, offer.full) and not (free == 1 and offer.shared()):
             until = _held_until(offer, schedule, cut.rows, varied=window is not None)
             if max(now, schedule.begins) < until:
                 return Hold(until)
@@ -63,17 +63,17 @@ class Deadline(Adaptive):
 
     def _schedule(self, offer: Offer, now: int) -> Schedule | None:
         """None if no row has a deadline, or times are unknown."""
-        rows, sizes = offer.first(offer.rows), offer.estimates.curves.sizes
+        rows, sizes = offer.first(offer.rows), offer.state.estimates.curves.sizes
         deadlines = deadlines_of(rows)
         if not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
-        begins, longest, slower = offer.begins(now), longest_of(rows), offer.estimates.latency[0].quantile
+        begins, longest, slower = offer.begins(now), longest_of(rows), offer.state.estimates.latency[0].quantile
         running, _ = offer.free()
         padded = sizes[0][min(running, len(sizes[0])) - 1]
 
         def time(rows: int, length: int = longest) -> int:
             size = padded[rows - 1] if padded[rows - 1] <= offer.rows else rows
-            return round(slower * offer.estimates.time(size, 0, running, length, begins - now))
+            return round(slower * offer.state.estimates.time(size, 0, running, length, begins - now))
 
         def similar(rows: int, shorter: int) -> list[int]:
             return deadlines_of(offer.ready.similar(rows, shorter))
@@ -89,7 +89,7 @@ def _held_until(offer: Offer, schedule: Schedule, rows: int, *, varied: bool) ->
     """
     one_more = schedule.time(rows + 1)
     until = min(schedule.deadlines) - max(one_more, schedule.time(rows) + schedule.timer_ns)
-    company = offer.estimates.rate / 1e9 * (until - offer.oldest())
+    company = offer.state.estimates.rate / 1e9 * (until - offer.oldest())
     longest = 2 * one_more if varied else one_more
     return until if company >= 1 and longest <= _period(offer, schedule) else 0
 
@@ -115,7 +115,7 @@ def _in_time(offer: Offer, schedule: Schedule, most: int) -> int:
 def _keeping_up(offer: Offer, schedule: Schedule, most: int) -> int:
     """The fewest rows of a unit with which workers keep up with the rate, within the bound of the module's text."""
     rows, workers = 1, schedule.workers
-    rate = offer.estimates.rate / 1e9 or float("inf")
+    rate = offer.state.estimates.rate / 1e9 or float("inf")
     period = _period(offer, schedule)
     while rows < most and workers * rows < rate * schedule.time(rows) and schedule.time(rows + 1) <= period:
         rows += 1
@@ -129,11 +129,11 @@ def _period(offer: Offer, schedule: Schedule) -> float:
 
 def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -> Cut:
     """Rows around the first by length that end by its deadline; or the shortest, if these make as many others late."""
-    times, first = offer.estimates.curves.lengths[0], window.lengths[window.place]
+    times, first = offer.state.estimates.curves.lengths[0], window.lengths[window.place]
     slower = schedule.time(1, first) / times.at(first).times[0]
     within = (schedule.deadlines[0] - schedule.begins) / slower
-    rate = offer.estimates.rate * slower / 1e9 / schedule.workers
-    rows, shorter = by_length.pick(window, times, offer.waiting, most, rate, within)
+    rate = offer.state.estimates.rate * slower / 1e9 / schedule.workers
+    rows, shorter = by_length.pick(window, times, offer.ready.count, most, rate, within)
     at = times.at(window.lengths[window.place - shorter + rows - 1])
     others = schedule.begins + schedule.time(1, round(window.total / window.count))
     late = sum(0 <= last - others < slower * at.times[rows - 1] / schedule.workers for last in schedule.deadlines)
@@ -143,7 +143,7 @@ def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -
         if few:
             rows, shorter, at = few, window.place, times.at(window.lengths[few - 1])
     size = at.sizes[rows - 1]
-    reason = Formed.DEADLINE if rows == offer.waiting else Formed.TABLE
+    reason = Formed.DEADLINE if rows == offer.ready.count else Formed.TABLE
     return Cut(rows, size if size <= offer.capacities()[0] else rows, reason, shorter=shorter)
 
 

@@ -36,17 +36,17 @@ class DvaInput(Policy):
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         if offer.cell:
-            return cut_rows(offer, offer.waiting)
+            return cut_rows(offer, offer.ready.count)
         if offer.state.batches is None:
-            return cut_rows(offer, min(offer.waiting, offer.full), Formed.TABLE)
-        neighbours, remaining, full = offer.neighbours(), offer.estimates.curves.remaining, offer.full
+            return cut_rows(offer, min(offer.ready.count, offer.full), Formed.TABLE)
+        neighbours, remaining, full = offer.neighbours(), offer.state.estimates.curves.remaining, offer.full
         if neighbours.batch is not None:
             return cut_rows(offer, neighbours.here)
         active, newest = neighbours.active, neighbours.newest
         if active >= full:
             return Hold(None)  # until some of them end
-        rows = min(offer.waiting, full - active)
-        gathered = offer.waiting + neighbours.other_buckets >= full
+        rows = min(offer.ready.count, full - active)
+        gathered = offer.ready.count + neighbours.other_buckets >= full
         if gathered or newest is None or offer.oldest() <= newest.created:
             return cut_rows(offer, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
         behind = remaining[1][full - 1] if len(remaining) > 1 else 0
@@ -74,8 +74,8 @@ class DvaOperator(Window):
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         if offer.cell:
-            return cut_rows(offer, offer.waiting)
-        neighbours, remaining = offer.neighbours(), offer.estimates.curves.remaining
+            return cut_rows(offer, offer.ready.count)
+        neighbours, remaining = offer.neighbours(), offer.state.estimates.curves.remaining
         if neighbours.batch is None:
             return super().decide(offer, now)
         here = neighbours.here
@@ -109,7 +109,7 @@ class DvaLoad(DvaOperator):
             return Hold(None) if neighbours.missing(now) or may_come else super().decide(offer, now)
         if latest is None or not stretches:
             return super().decide(offer, now)
-        return cut_rows(offer, min(offer.waiting, offer.full - latest.size), Formed.TABLE)._replace(joins=latest)
+        return cut_rows(offer, min(offer.ready.count, offer.full - latest.size), Formed.TABLE)._replace(joins=latest)
 
 
 def part_of(rows: int, remaining: Sequence[int]) -> int:
@@ -124,7 +124,7 @@ def part_of(rows: int, remaining: Sequence[int]) -> int:
 
 def stretchable(batch: Batch, offer: Offer, now: int) -> bool:
     """Whether rows may still join a running batch."""
-    remaining = offer.estimates.curves.remaining
+    remaining = offer.state.estimates.curves.remaining
     if not remaining or batch.closed or batch.launched[-1] or batch.size >= offer.full:
         return False
     if now - batch.created >= offer.state.program.policy.complete_wait * remaining[0][0]:

@@ -30,7 +30,7 @@ class Ebird(Policy):
             raise ValueError(f"workers: expected one of capacity 1 for the policy {self.name}, got {capacities}")
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        ready = min(offer.waiting, offer.room + offer.started)
+        ready = min(offer.ready.count, offer.room + offer.ready.started)
         for capacity in offer.capacities():
             if capacity <= ready:
                 return Cut(capacity, capacity, Formed.FULL if capacity == offer.full else Formed.IDLE)

@@ -27,13 +27,13 @@ class Window(Policy):
     name = "window"
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        if offer.waiting >= offer.full:
+        if offer.ready.count >= offer.full:
             rows = min(offer.rows, offer.full)
             return Cut(rows, rows, Formed.FULL)
         ended = held(offer, offer.state.program.policy.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
-        rows = min(offer.waiting, offer.rows)
+        rows = min(offer.ready.count, offer.rows)
         return Cut(rows, rows, ended)
 
 

@@ -17,7 +17,7 @@ def waits_for_stages(offer: Offer) -> bool:
         return False
     neighbours = offer.neighbours()
     before, after = neighbours.wait_elsewhere()
-    return after > 0 or (before > 0 and offer.waiting < offer.full and not neighbours.newcomers)
+    return after > 0 or (before > 0 and offer.ready.count < offer.full and not neighbours.newcomers)
 
 
 class Late(Policy):
@@ -29,4 +29,4 @@ class Late(Policy):
         return True
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        return Hold(None) if waits_for_stages(offer) else cut_rows(offer, offer.waiting)
+        return Hold(None) if waits_for_stages(offer) else cut_rows(offer, offer.ready.count)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ledger import LATE_TIMER_NS, Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import LengthWindow, ReadySet, longest_of
@@ -27,8 +26,8 @@ class Offer:
     many of these may run unpadded, more must be padded to `rows`. If `rows` is 0, none may start before `until` (None:
     before the next input).
 
-    `waiting`: rows that wait, at least 1. `started`: those of them that have run before, which need no room. `full`:
-    the most rows that a unit of this key ever has.
+    `ready.count`: rows that wait, at least 1. `ready.started`: those of them that have run before, which need no room.
+    `full`: the most rows that a unit of this key ever has.
     """
 
     ready: ReadySet
@@ -36,9 +35,6 @@ class Offer:
     ledger: Ledger
     workers: Workers
     usable: Sequence[int]
-    estimates: Estimates
-    waiting: int
-    started: int
     full: int
     room: int = 0
     rows: int = 0
@@ -66,22 +62,22 @@ class Offer:
 
     def by_length(self) -> LengthWindow | None:
         """The lengths that may be picked from, at the first stage; None if rows may not be picked, or all are alike."""
-        if not self.estimates.curves.lengths or self.ready.key[1]:
+        if not self.state.estimates.curves.lengths or self.ready.key[1]:
             return None
-        return self.ready.length_window(min(self.waiting, self.rows) - 1)
+        return self.ready.length_window(min(self.ready.count, self.rows) - 1)
 
     def due(self, now: int) -> int:
         """When the first rows must be handed over to keep their deadlines; NEVER if none has one."""
         if not self.ledger.deadlines.heap:
             return NEVER
-        rows = min(self.waiting, self.rows)
+        rows = min(self.ready.count, self.rows)
         first = self.first(rows)
         earliest = min(deadlines_of(first), default=NEVER)
         if earliest == NEVER:
             return NEVER
         lead_ns = self.begins(now) - now
         running, _ = self.free()
-        time = self.estimates.time(rows, self.stage, running, longest_of(first), lead_ns)
+        time = self.state.estimates.time(rows, self.stage, running, longest_of(first), lead_ns)
         return earliest - time - time // 4 - LATE_TIMER_NS - lead_ns
 
     # the device
@@ -135,7 +131,7 @@ class Neighbours:
         stages = len(offer.state.program.stages)
         self._offer = offer
         self._sets = offer.ledger.ready.of_program(program, offer.ready.klass)
-        self._first = offer.first(min(offer.waiting, offer.rows))
+        self._first = offer.first(min(offer.ready.count, offer.rows))
         self.alike, self.waiting = [0] * stages, [0] * stages
         most = offer.room  # rows of the first stage that could run: others must wait for room
         for ready in self._sets:

@@ -21,12 +21,12 @@ class Preferred(Policy):
         return estimates.preferred
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        target = min(offer.waiting if offer.stage else offer.estimates.preferred, offer.full)
-        if offer.waiting >= target:
+        target = min(offer.ready.count if offer.stage else offer.state.estimates.preferred, offer.full)
+        if offer.ready.count >= target:
             rows = min(target, offer.rows)
             return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.TABLE)
         ended = held(offer, offer.state.program.policy.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
-        rows = min(offer.waiting, offer.rows)
+        rows = min(offer.ready.count, offer.rows)
         return Cut(rows, rows, ended)
