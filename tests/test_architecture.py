@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "app.observe.tracing": (),
     "app.scheduler.estimates": ("app.scheduler.types", "app.scheduler.data"),
     "app.scheduler.optimal": ("app.scheduler.types", "app.scheduler.data", "app.scheduler.estimates"),
-    "app.scheduler.rows": ("app.scheduler.patience", *BELOW_ROWS),
+    "app.scheduler.rows": BELOW_ROWS,
     "app.scheduler.workers": ("app.scheduler.types",),
     "app.scheduler.policies": ("app.scheduler.rows", "app.scheduler.workers", *BELOW_ROWS),
     "app.scheduler.forming": ("app.scheduler.policies", "app.scheduler.rows", "app.scheduler.workers", *BELOW_ROWS),

@@ -2,7 +2,7 @@
 
 A call is refused if its queue is full, or if its last row is predicted to end after the deadline, given the work that
 is served before it. Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait
-(`patience`). Best-effort work is never why a real-time call is refused. How the backlog is counted:
+(`Queue.takes`). Best-effort work is never why a real-time call is refused. How the backlog is counted:
 docs/theory/order-and-share.md.
 """
 

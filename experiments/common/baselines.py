@@ -32,7 +32,7 @@ class ByArrival(Order):
         return (Klass.REALTIME, row.call.priority)
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
-        return self._table.next_set(held, self.rank)
+        return self.oldest(held)
 
 
 class Begun(ByArrival):

@@ -7,7 +7,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import solve
-from app.scheduler.patience import Patience
+from app.scheduler.rows.queue import Patience
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Klass, Outcome, Reason, Refusal, Unit
 from planner.fleet import Setup, run

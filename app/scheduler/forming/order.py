@@ -1,5 +1,8 @@
 """Who is served next: by class, priority and age; of several models a much faster one may overtake.
 
+Sets are served in order of their oldest row. So a busy model cannot starve a quiet one: a row of the quiet model is
+served once the rows that arrived before it are. Priorities are strict: rows of a lower one may wait for ever.
+
 A model overtakes by its index, the age of its oldest row times the throughput of its next batch, and within two bounds:
 the index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier. So no
 model starves, and while one is overloaded the others wait about as long as in order of arrival
@@ -39,19 +42,37 @@ class Order:
 
     def first(self) -> Row | None:
         """The waiting row that ranks best."""
-        ready = self._table.next_set((), self.rank)
+        ready = self.oldest(())
         return None if ready is None else ready.head()
+
+    def oldest(self, held: Collection[ReadySet]) -> ReadySet | None:
+        """Of the sets that are not held back, the one whose first row ranks best, or None."""
+        return min((ready for ready in self._table.nonempty if ready not in held), key=self._rank_of, default=None)
+
+    def _rank_of(self, ready: ReadySet) -> tuple[int, ...]:
+        """The rank of a set in which rows wait.
+
+        Rows that run again are served before all others of their key and priority, so that the bad row among them is
+        found soon and the good ones finish.
+        """
+        row = ready.head()
+        own = best = self.rank(row)
+        if ready.again:
+            others = self._table.at(ready.key, ready.klass)
+            if others.count and others.head().order[0] == row.order[0]:
+                best = min(own, self.rank(others.head()))
+        return (*best, not ready.again, *own)
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
         if len(self._states) == 1:
-            return self._table.next_set(held, self.rank)
+            return self.oldest(held)
         heads: dict[int, Head] = {}
         for ready in self._table.nonempty:
             if ready in held:
                 continue
             row, program = ready.head(), ready.key[0]
-            rank = self._table.rank(ready, self.rank)
+            rank = self._rank_of(ready)
             if program not in heads or rank < heads[program][0]:
                 heads[program] = rank, ready, row
         if not heads:

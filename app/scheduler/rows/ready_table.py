@@ -1,19 +1,11 @@
-"""The ready table: the rows that wait on a device, by key and class, and which of its sets goes first.
-
-Sets are served in order of their oldest row. So a busy model cannot starve a quiet one: a row of the quiet model is
-served once the rows that arrived before it are. (A fast model may overtake within bounds, see `forming.order`.)
-Rows of a lower priority may wait for ever behind a higher one: priorities are strict.
-"""
+"""The ready table: the rows that wait on a device, by key and class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from app.scheduler.rows.ready import Key, Level, ReadySet
 from app.scheduler.types import Klass, Row
-
-#: Maps the first row of a set to a rank. The set with the smallest rank is served first.
-Ranking = Callable[[Row], tuple[int, ...]]
 
 
 class ReadyTable:
@@ -42,32 +34,6 @@ class ReadyTable:
         if ready is None or row not in ready:  # it waits to run again
             ready = next(ready for ready in self.nonempty if ready.again and ready.key == key and row in ready)
         ready.forget(row)
-
-    def next_set(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
-        """The set with the smallest rank among those not held back, or None."""
-        best: ReadySet | None = None
-        best_rank: tuple[int, ...] | None = None
-        for ready in self.nonempty:
-            if ready in held:
-                continue
-            own = self.rank(ready, ranking)
-            if best_rank is None or own < best_rank:
-                best, best_rank = ready, own
-        return best
-
-    def rank(self, ready: ReadySet, ranking: Ranking) -> tuple[int, ...]:
-        """The rank of a set in which rows wait.
-
-        Rows that run again are served before all others of their key and priority, so that the bad row among them is
-        found soon and the good ones finish.
-        """
-        row = ready.head()
-        own = best = ranking(row)
-        if ready.again:
-            others = self._sets[ready.key, ready.klass]
-            if others.count and others.head().order[0] == row.order[0]:
-                best = min(own, ranking(others.head()))
-        return (*best, not ready.again, *own)
 
     def alike(self, ready: ReadySet) -> list[ReadySet]:
         """The sets of the same key and class in which rows wait, this one too: rows that run again have their own."""
