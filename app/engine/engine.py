@@ -24,7 +24,6 @@ from app.errors import ConfigError
 from app.observe.metrics import BEST_EFFORT
 from app.observe.snapshot import Snapshot
 from app.scheduler.estimates.pairs import PairSlowdowns
-from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 
@@ -114,7 +113,7 @@ class Engine:
             executor = await loop.run_in_executor(self._loader, self.device.open, model, reserved.slots)
             undo.callback(self.device.free, executor)
             profiled = await loop.run_in_executor(self._loader, self.profiling.learn, executor)
-            profiles = self._profiles(profiled)
+            profiles = stage_profiles(profiled.profile)
             alive = self._memory.most_alive(model.info, executor.activations)
             if executor.activations is not None:
                 executor.activations.bound(min(alive, reserved.slots))
@@ -148,7 +147,7 @@ class Engine:
 
     def _on_profile(self, profiled: ProfiledModel) -> None:
         """A model has been measured."""
-        profiles = self._profiles(profiled)
+        profiles = stage_profiles(profiled.profile)
         for stage, profile in enumerate(profiles):
             self.scheduler.reprofile(profiled.program, profile, self.clock(), stage)
         self.driver.step()
@@ -169,9 +168,6 @@ class Engine:
         self.scheduler.pair(pairs, self.clock())
         self.driver.step_soon()
 
-    def _profiles(self, profiled: ProfiledModel) -> tuple[Profile, ...]:
-        return stage_profiles(profiled.profile)
-
     def _note_if_over_budget(self, profiled: ProfiledModel) -> None:
         """Log once for each model that gets best-effort calls if its rows take longer than the budget."""
         if profiled.advised or BEST_EFFORT not in profiled.stats.calls:
@@ -179,7 +175,7 @@ class Engine:
         profiled.advised = True
         budget_ns = self.scheduler.device.classes.budget_ns
         cell = profiled.executor.steps is not None
-        note_if_over_budget(profiled.name, self._profiles(profiled), budget_ns, cell=cell)
+        note_if_over_budget(profiled.name, stage_profiles(profiled.profile), budget_ns, cell=cell)
 
     # health, rate, numbers
 

@@ -196,16 +196,12 @@ class Lease(CallWithOutputs):
         elif self.alive:
             placed.intake.scheduler.cancel(self.id, placed.intake.clock())
             placed.intake.step_soon()
-            self.free_ended()
+            placed.free_rows(self.rows)  # those that have ended
         # Rows refer to their call, and the waiter to its lease: break these cycles to spare the garbage collector.
         self.rows = []
         self._waiter = None
 
     __exit__ = close
-
-    def free_ended(self) -> None:
-        """Give back the slots of rows that have ended, after the call has left early."""
-        self._placed.free_rows(self.rows)
 
     def error_of(self, drop: Drop) -> StarlingError:
         """The error that the caller gets if the scheduler drops the call."""

@@ -237,7 +237,7 @@ class ServedModel:
         """The scheduler has dropped a call: answer it with the error."""
         lease = cast("Lease", drop.call)
         error = lease.error_of(drop)
-        lease.free_ended()  # before `fail`, whose waiter may take slots at once
+        self.free_rows(lease.rows)  # before `fail`, whose waiter may take slots at once
         lease.fail(error)
 
     def takes_more_memory(self) -> bool:

@@ -98,10 +98,7 @@ class BodyReader:
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
         """Count `size` more bytes as held, of a body of which `before` bytes are. Raises TooLarge or QueueFull."""
-        if before + size > self.limits.body:
-            raise TooLarge(f"body: expected at most {self.limits.body} bytes")
-        if self.held + size > most:
-            raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
+        self.check_size(before + size, most + before)
         self.held += size
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -50,6 +50,17 @@ class Histogram:
         """Cumulative counts by upper bound, as Prometheus has them."""
         return list(zip(_bounds(self._bounds), accumulate(self.counts), strict=True))
 
+    def __add__(self, other: Histogram) -> Histogram:
+        """Both together. They have the same bounds."""
+        found = Histogram(self._bounds)
+        found.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        found.total = self.total + other.total
+        return found
+
+    def as_dict(self) -> dict[str, int]:
+        """Of durations in seconds: how many, and their sum in nanoseconds."""
+        return {"count": sum(self.counts), "ns": round(self.total * 1e9)}
+
 
 @dataclass(slots=True)
 class Spent:
@@ -64,14 +75,6 @@ class Spent:
 
     def as_dict(self) -> dict[str, int]:
         return {"count": self.count, "ns": self.ns}
-
-
-def _total(spent: Iterable[Spent]) -> Spent:
-    total = Spent()
-    for one in spent:
-        total.count += one.count
-        total.ns += one.ns
-    return total
 
 
 @dataclass(slots=True)
@@ -156,18 +159,23 @@ class CallStats:
     """Statistics of the calls of one class."""
 
     def __init__(self) -> None:
-        self.request = Histogram(_SECONDS)
+        # from arrival to encoded answer, by how calls ended
+        self.ok = Histogram(_SECONDS)
+        self.failed = Histogram(_SECONDS)
         self.refusal = Histogram(_SECONDS)
         self.queue = Histogram(_SECONDS)
         self.first = Histogram(_SECONDS)  # from arrival to the first piece of a streamed text
         self.token = Histogram(_SECONDS)  # between two tokens of it
         self.outcomes: Counter[str] = Counter()
-        self.success = Spent()
-        self.failure = Spent()
-        self.queued = Spent()
+
+    @property
+    def request(self) -> Histogram:
+        """Of calls that were not refused."""
+        return self.ok + self.failed
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        return {"success": self.success.as_dict(), "fail": self.failure.as_dict(), "queue": self.queued.as_dict()}
+        fail = self.failed + self.refusal
+        return {"success": self.ok.as_dict(), "fail": fail.as_dict(), "queue": self.queue.as_dict()}
 
 
 class ModelStats:
@@ -200,22 +208,16 @@ class ModelStats:
         calls = self._calls[klass]
         calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
-        histogram = calls.refusal if outcome in REFUSALS else calls.request
+        histogram = calls.ok if outcome == "ok" else calls.refusal if outcome in REFUSALS else calls.failed
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
-        spent = calls.success if outcome == "ok" else calls.failure
-        spent.count += 1
-        spent.ns += total_ns
         if answer is None:
             return
         self.last = time.time()
         self.rows_answered += rows
-        queue_ns, queue, queued, parts = answer.queue_ns, calls.queue, calls.queued, self.parts
-        seconds = queue_ns / 1e9
+        queue, parts, seconds = calls.queue, self.parts, answer.queue_ns / 1e9
         queue.counts[bisect_left(_SECONDS, seconds)] += 1
         queue.total += seconds
-        queued.count += 1
-        queued.ns += queue_ns
         input_ns, infer_ns, output_ns = answer.times
         parts.count += 1
         parts.input_ns += input_ns
@@ -274,16 +276,10 @@ class ModelStats:
         return sum((calls.outcomes for calls in self.calls.values()), Counter())
 
     @property
-    def success(self) -> Spent:
-        return _total(calls.success for calls in self.calls.values())
-
-    @property
-    def failure(self) -> Spent:
-        return _total(calls.failure for calls in self.calls.values())
-
-    @property
-    def queued(self) -> Spent:
-        return _total(calls.queued for calls in self.calls.values())
+    def spent(self) -> dict[str, dict[str, int]]:
+        """See CallStats.as_dict: counts and nanoseconds of success, fail and queue."""
+        each = [calls.as_dict() for calls in self.calls.values()]
+        return {part: {unit: sum(one[part][unit] for one in each) for unit in each[0][part]} for part in each[0]}
 
     def triton(self) -> dict[str, Any]:
         """One element of the statistics extension's `model_stats`."""
@@ -295,9 +291,7 @@ class ModelStats:
             "inference_count": self.rows,
             "execution_count": self.executions,
             "inference_stats": {
-                "success": self.success.as_dict(),
-                "fail": self.failure.as_dict(),
-                "queue": self.queued.as_dict(),
+                **self.spent,
                 **self.parts.as_dict(),
                 "cache_hit": nothing,
                 "cache_miss": nothing,

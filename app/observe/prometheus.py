@@ -294,12 +294,22 @@ _OURS: tuple[Family, ...] = (
     ("gauge", "stage_running_rows", "Rows that run, by stage.", _stage(1)),
 )  # fmt: skip
 _TRITON: tuple[Family, ...] = (
-    ("counter", "request_success", "Successful calls.", _one(lambda g: g.stats.success.count)),
+    ("counter", "request_success", "Successful calls.", _one(lambda g: g.stats.outcomes["ok"])),
     ("counter", "count", "Rows inferred.", _one(lambda g: g.stats.rows)),
     ("counter", "exec_count", "Batches run.", _one(lambda g: g.stats.executions)),
     ("gauge", "pending_request_count", "Calls admitted and not yet running.", _one(lambda g: g.pending_calls)),
-    ("counter", "request_duration_us", "Time of calls, in all.", _one(lambda g: g.stats.success.ns // 1000)),
-    ("counter", "queue_duration_us", "Time in the queue, in all.", _one(lambda g: g.stats.queued.ns // 1000)),
+    (
+        "counter",
+        "request_duration_us",
+        "Time of calls, in all.",
+        _one(lambda g: g.stats.spent["success"]["ns"] // 1000),
+    ),
+    (
+        "counter",
+        "queue_duration_us",
+        "Time in the queue, in all.",
+        _one(lambda g: g.stats.spent["queue"]["ns"] // 1000),
+    ),
     ("counter", "compute_input_duration_us", "Gathering inputs.", _one(lambda g: g.stats.parts.input_ns // 1000)),
     ("counter", "compute_infer_duration_us", "Running models.", _one(lambda g: g.stats.parts.infer_ns // 1000)),
     ("counter", "compute_output_duration_us", "Copying outputs.", _one(lambda g: g.stats.parts.output_ns // 1000)),

@@ -150,7 +150,7 @@ class Scheduler:
         queue = state.queue
         queue.units -= 1
         if self._share.units:
-            self._share.ended(unit)
+            self._share.units.pop(unit.id, None)
         if outcome.error is None:
             state.failures = 0
             state.estimates.observe(unit, outcome, now)

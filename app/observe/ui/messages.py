@@ -186,7 +186,7 @@ def tick(
 
 def _counted(gauges: Gauges, plan: Plan) -> Event:
     stats = gauges.stats
-    success, queued, parts = stats.success, stats.queued, stats.parts
+    spent, parts = stats.spent, stats.parts
     formed: Counter[str] = Counter()
     for (_, reason), count in stats.batches.items():
         formed[str(reason)] += count
@@ -202,8 +202,8 @@ def _counted(gauges: Gauges, plan: Plan) -> Event:
         "outcomes": {klass: calls.outcomes for klass, calls in stats.calls.items()},
         "latency": [sum(counts) for counts in zip(*(one.request.counts for one in stats.calls.values()), strict=True)],
         # calls with an answer and all their nanoseconds; the parts are of calls that ran, whether answered or not
-        "calls": [success.count, success.ns],
-        "queue": [queued.count, queued.ns],
+        "calls": [*spent["success"].values()],
+        "queue": [*spent["queue"].values()],
         "compute": [parts.input_ns, parts.infer_ns, parts.output_ns],
         "rows": stats.rows,
         "executions": stats.executions,

@@ -129,7 +129,7 @@ class Loop:
                 continue
             start.remove(unit)
             self._workers.give_back(unit.id, now)
-            self._share.ended(unit)
+            self._share.units.pop(unit.id, None)
             state = self._ledger.states[unit.program]
             state.queue.units -= 1
             self._ledger.forget_if_over(state)
@@ -162,7 +162,7 @@ class Loop:
         self._next += 1
         self._workers.take(unit)
         if unit.klass is _BEST_EFFORT:
-            self._share.started(unit)
+            self._share.units[unit.id] = unit
         return unit
 
     def _course(self, unit: Unit, state: ProgramState) -> Course:

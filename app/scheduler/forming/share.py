@@ -194,16 +194,6 @@ class Share:
                 found[worker] = program
         return found
 
-    # accounts
-
-    def started(self, unit: Unit) -> None:
-        """A best-effort unit has been handed to a worker."""
-        self.units[unit.id] = unit
-
-    def ended(self, unit: Unit) -> None:
-        """A unit of either class has ended."""
-        self.units.pop(unit.id, None)
-
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
     """Predicted time until a unit ends or, if it has several stages or steps, can be recalled. `whole`: until it ends.

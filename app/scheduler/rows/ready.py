@@ -109,12 +109,8 @@ class ReadySet:
         self.started += sum(row.state is _BETWEEN for row in rows)
         self.add(sorted(rows, key=lambda row: row.order))
 
-    def forget(self, row: Row) -> None:
-        """Remove a row whose call has left. Call it before its state changes."""
-        self._remove([row])
-
-    def _remove(self, rows: Sequence[Row]) -> None:
-        """Remove these rows, which are in order of service."""
+    def remove(self, rows: Sequence[Row]) -> None:
+        """Remove these rows, which are in order of service. Call it before their states change."""
         if not rows:
             return
         entries, removed = self._entries, len(rows)
@@ -175,7 +171,7 @@ class ReadySet:
         """Remove and return the rows of `first`."""
         if n > room or self.started or self._by_length is not None:
             taken = self.first(n, room)
-            self._remove(taken)
+            self.remove(taken)
             return taken
         entries = self._entries
         taken = list(map(_row, entries[:n]))
@@ -246,5 +242,5 @@ class ReadySet:
     def take_similar(self, n: int, shorter: int) -> list[Row]:
         """Remove and return the rows of `similar`, in order of service."""
         taken = sorted(self.similar(n, shorter), key=lambda row: row.order)
-        self._remove(taken)
+        self.remove(taken)
         return taken

@@ -33,7 +33,7 @@ class ReadyTable:
         ready = self._sets.get((key, row.call.klass))
         if ready is None or row not in ready:  # it waits to run again
             ready = next(ready for ready in self.nonempty if ready.again and ready.key == key and row in ready)
-        ready.forget(row)
+        ready.remove([row])
 
     def alike(self, ready: ReadySet) -> list[ReadySet]:
         """The sets of the same key and class in which rows wait, this one too: rows that run again have their own."""
