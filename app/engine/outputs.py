@@ -13,6 +13,7 @@ import numpy as np
 from app.contract import Array, FinishedBatch, ModelInfo, Times
 from app.engine.executor import Ran
 from app.scheduler.types import Call, Row, Unit
+from app.values.arrays import joined_rows
 
 
 class CallWithOutputs(Call):
@@ -81,7 +82,7 @@ def joined(
         return _padded(info, pieces)
     if len(pieces) == 1:
         return pieces[0], None
-    join = _padded_rows if differ else np.concatenate  # which refuses arrays that do not fit together
+    join = joined_rows if differ else np.concatenate  # which refuses arrays that do not fit together
     return [join(arrays) for arrays in zip(*pieces, strict=True)], None
 
 
@@ -105,22 +106,8 @@ def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Ar
             outputs.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
             continue
         lengths = [part.shape[1] for part in parts for _ in part]
-        outputs.append(_padded_rows(parts))
+        outputs.append(joined_rows(parts))
     return outputs, lengths
-
-
-def _padded_rows(parts: Sequence[Array]) -> Array:
-    """Arrays [rows, ...] joined into one, padded with zeros to the longest along each axis."""
-    first = parts[0]
-    if all(part.shape[1:] == first.shape[1:] for part in parts):
-        return first if len(parts) == 1 else np.concatenate(parts)
-    longest = map(max, zip(*(part.shape[1:] for part in parts), strict=True))
-    rows = np.zeros((sum(map(len, parts)), *longest), first.dtype)
-    begin = 0
-    for part in parts:
-        rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
-        begin += len(part)
-    return rows
 
 
 def _sum(one: Times, other: Times) -> Times:

@@ -1,6 +1,9 @@
-"""Casts numpy arrays to the dtype of an input. Values may be rounded, never changed otherwise."""
+"""Casts numpy arrays to the dtype of an input, and joins rows of different lengths."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +12,7 @@ from app.errors import BadRequest
 
 
 def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
-    """Convert to the spec's dtype. Only float precision may be lost; otherwise raises BadRequest."""
+    """Convert to the spec's dtype. Values may be rounded, never changed otherwise: that raises BadRequest."""
     if spec.datatype == "BYTES":
         return _as_bytes(array, field)
     target, source = spec.dtype, array.dtype
@@ -25,6 +28,22 @@ def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
     if target.kind == "f" and target.itemsize < source.itemsize and np.any(np.isinf(cast) & np.isfinite(array)):
         raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
     return cast
+
+
+def joined_rows(parts: Sequence[Array], padding: Any = 0) -> Array:
+    """Arrays [rows, ...] joined into one, padded to the longest along each axis."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(part.shape[1:] == first.shape[1:] for part in parts):
+        return np.concatenate(parts)
+    longest = map(max, zip(*(part.shape[1:] for part in parts), strict=True))
+    rows: Array = np.full((sum(map(len, parts)), *longest), padding, first.dtype)
+    begin = 0
+    for part in parts:
+        rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
+        begin += len(part)
+    return rows
 
 
 def _as_bytes(array: Array, field: str) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall, is_made
-from app.values.arrays import cast_array
+from app.values.arrays import cast_array, joined_rows
 from app.values.tensors import check_shape, is_base64, parse_values, shown
 
 
@@ -148,18 +148,7 @@ def _padded(column: Sequence[Array]) -> Array:
     is None, so that a front can count the elements.
     """
     first = column[0]
-    if len(column) == 1:
-        return first
-    if all(array.shape[1:] == first.shape[1:] for array in column):
-        return np.concatenate(column)
-    longest = map(max, zip(*(array.shape[1:] for array in column), strict=True))
-    value = None if first.dtype == object else first.flat[0]
-    rows: Array = np.full((sum(map(len, column)), *longest), value, first.dtype)
-    begin = 0
-    for array in column:
-        rows[(slice(begin, begin + len(array)), *map(slice, array.shape[1:]))] = array
-        begin += len(array)
-    return rows
+    return joined_rows(column, None if first.dtype == object else next(first.flat, 0))
 
 
 def by_name(value: object, spec: TensorSpec) -> bool:
