@@ -185,22 +185,27 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Rows that pass through the stages together: an entry of the batch table. Only the table changes it.
-
-    By stage: `launched`, rows handed to a worker there so far; `completed`, rows that have passed it; `standing`, rows
-    that wait there now.
-    """
+    """Rows that pass through the stages together: an entry of the batch table. Only the table changes it."""
 
     id: int
     created: int
     bucket: int  # length bucket of its rows
     klass: Klass  # of all of them
-    launched: list[int]
-    completed: list[int]
-    standing: list[int]
-    size: int = 0
-    live: int = 0  # rows that have not ended
     closed: bool = False  # nothing may join it any more
+    rows: dict[Row, None] = field(default_factory=dict, repr=False)  # that have not ended
+    ended: int = 0  # rows that have ended at the last stage: they stay counted
+
+    @property
+    def size(self) -> int:
+        return len(self.rows) + self.ended
+
+    def launched(self, stage: int) -> int:
+        """Rows handed to a worker at this stage so far."""
+        return self.ended + sum(row.stage > stage or (row.stage == stage and row.launched) for row in self.rows)
+
+    def completed(self, stage: int) -> int:
+        """Rows that have passed this stage."""
+        return self.ended + sum(row.stage > stage for row in self.rows)
 
 
 @dataclass(slots=True, eq=False)
@@ -221,6 +226,11 @@ class Row:
     def index(self) -> int:
         """Its place within its call."""
         return self.order[2] - self.call.first
+
+    @property
+    def launched(self) -> bool:
+        """Whether it has been handed to a worker at its stage."""
+        return self.steps > 0 or self.state.runs
 
 
 @dataclass(slots=True, eq=False)

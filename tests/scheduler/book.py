@@ -277,10 +277,10 @@ class Book:
         for program, state in scheduler.states.items():
             members = held.get(program, {})
             assert (state.batches is not None) == self._several(program)
-            batches = state.batches.batches if state.batches is not None else ()
+            batches = state.batches.batches.values() if state.batches is not None else ()
             assert sorted(members) == sorted(batch.id for batch in batches)
             for batch in batches:
-                _check_batch(batch, members[batch.id])
+                _check_batch(batch, members[batch.id], len(state.program.stages))
 
     def _check_drop(self, drop: Drop, now: int) -> None:
         entry = self.calls[drop.call.id]
@@ -494,20 +494,17 @@ def _turn(facts: RowFacts) -> tuple[int, ...]:
     return (klass, priority, not facts.retried, *order)
 
 
-def _check_batch(batch: Batch, members: list[RowFacts]) -> None:
+def _check_batch(batch: Batch, members: list[RowFacts], stages: int) -> None:
     """Rows that ended with their batch at the last stage stay counted there, at every stage and in its size."""
     assert {facts.entry.call.klass for facts in members} == {batch.klass}
-    assert batch.live == len(members) > 0
-    over = batch.size - batch.live
+    assert len(batch.rows) == len(members) > 0
+    over = batch.ended
     running = [facts.state is RowState.RUNNING for facts in members]
-    for stage, (launched, completed) in enumerate(zip(batch.launched, batch.completed, strict=True)):
-        before = batch.completed[stage - 1] if stage else batch.size
+    for stage in range(stages):
+        launched, completed = batch.launched(stage), batch.completed(stage)
+        before = batch.completed(stage - 1) if stage else batch.size
         assert 0 <= completed <= before <= batch.size
         assert completed <= launched <= batch.size
         assert completed == over + sum(facts.stage > stage for facts in members)
         here = [facts.stage == stage for facts in members]
-        assert batch.standing[stage] == sum(at and not runs for at, runs in zip(here, running, strict=True)), (
-            stage,
-            batch,
-        )
         assert launched >= completed + sum(at and runs for at, runs in zip(here, running, strict=True))

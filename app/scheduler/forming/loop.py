@@ -193,8 +193,6 @@ class Loop:
         latency, stage = state.estimates.latency[unit.stage], state.program.stages[unit.stage]
         batches = state.batches
         assert batches is not None  # of a program with a cell
-        for row in rows:
-            batches.wait(row)
         self._ledger.start((), state)
         steps = max(1, min(steps_left(row, stage) for row in rows))
         length = longest_of(rows) if latency.by_length else 0

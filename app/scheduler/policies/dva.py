@@ -125,7 +125,7 @@ def part_of(rows: int, remaining: Sequence[int]) -> int:
 def stretchable(batch: Batch, offer: Offer, now: int) -> bool:
     """Whether rows may still join a running batch."""
     remaining = offer.state.estimates.curves.remaining
-    if not remaining or batch.closed or batch.launched[-1] or batch.size >= offer.full:
+    if not remaining or batch.closed or batch.launched(len(remaining) - 1) or batch.size >= offer.full:
         return False
     if now - batch.created >= offer.state.program.policy.complete_wait * remaining[0][0]:
         return False

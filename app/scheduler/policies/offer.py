@@ -179,7 +179,7 @@ class Neighbours:
         batch, stage = self.batch, self._offer.stage
         if batch is None or not stage:
             return 0
-        late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch)
+        late, unit = batch.size - batch.completed(stage - 1), self._under_way(batch)
         return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
 
     # the other stages, in this length bucket

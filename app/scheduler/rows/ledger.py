@@ -130,11 +130,8 @@ class Ledger:
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows that ran (at least one) enter the ready table again, at the stage they have reached."""
-        batches = state.batches
         for row in rows:
             row.state = _RETURN[row.state]
-            if batches is not None:
-                batches.wait(row)
         klass = rows[0].call.klass
         state.queue.waiting[klass] += len(rows)
         if len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
@@ -155,9 +152,7 @@ class Ledger:
         self.alive -= new
         state.queue.alive -= new
         if state.batches is not None:
-            state.batches.fail(rows)
-            for row in rows:
-                state.batches.wait(row)
+            state.batches.split_off(rows)
         klass = rows[0].call.klass
         state.queue.waiting[klass] += len(rows)
         self.ready.add_again(key_of(rows[0], state), klass, rows)
@@ -166,7 +161,7 @@ class Ledger:
         """The row has ended: it holds nothing on the device any more."""
         state = self.states.get(row.call.program)  # None: the program was forgotten with its last call
         if row.batch is not None and state is not None and state.batches is not None:
-            state.batches.leave(row, standing=row.state in (_WAITING, _BETWEEN))
+            state.batches.leave(row)
         alive = row.state is not _WAITING
         row.state = _END[row.state]
         if alive:
@@ -181,7 +176,7 @@ class Ledger:
         queue.alive -= len(rows)
         for row in rows:
             if batches is not None:
-                batches.leave(row, standing=False)
+                batches.leave(row)
             row.state = _END[row.state]
             call = row.call
             if not call.alive:

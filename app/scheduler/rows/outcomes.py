@@ -29,16 +29,13 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
             ledger.stay(row)
             staying.append(row)
             continue
-        for _ in range(passed):
-            batches.pass_on(row)
-            row.stage += 1
+        row.stage += passed
         if not call.alive:
             over.append(row)
         elif repeats and position not in ended:
             row.steps += outcome.steps
             ready.append(row)
         elif not last:
-            batches.complete(row)
             row.stage += 1
             row.steps = 0
             ready.append(row)

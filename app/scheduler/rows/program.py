@@ -25,7 +25,7 @@ class ProgramState:
         self.program = program
         self.entry = entry  # the set that new real-time rows enter; None if that depends on their length
         several = len(program.stages) > 1 or program.stages[0].repeats
-        self.batches = BatchTable(len(program.stages)) if several else None  # else a row runs in one unit
+        self.batches = BatchTable() if several else None  # else a row runs in one unit
         self.queue = Queue(program, now)
         self.estimates = Estimates(program, device, now)
         #: By stage and worker: the largest unit. `full`, by stage: the largest of any worker, within the bound of alive
