@@ -41,8 +41,8 @@ OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 class Driver:
     """Calls enter through its `intake`. Methods are called on the event loop, except those at the end.
 
-    `models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device is lost, or
-    None; `on_lost` is called with it once. `on_unit_end`: see `Engine.watch`. `look`: see Engine.
+    `models`: those that serve, by program. `lost`: why the device is lost, or None; `on_lost` is called with it once.
+    `on_unit_end`: see `Engine.watch`. `look`: see Engine.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class Driver:
         self._ended, self._look_at = 0, 0  # units since the last `look`, and the time before which there is no other
         self._loop: asyncio.AbstractEventLoop
         # units on the device
-        self.units: dict[int, Unit] = {}
         self._stops: dict[int, Stop] = {}  # of units that may be stopped
         self.busy_ns = [0] * len(device.spec.workers)
         self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
@@ -112,7 +111,12 @@ class Driver:
 
     def _leftovers(self) -> dict[str, int]:
         models = self.models.values()
-        if self.lost or self.units or any(self.scheduler.calls) or any(any(served.reserved) for served in models):
+        if (
+            self.lost
+            or self.scheduler.units
+            or any(self.scheduler.calls)
+            or any(any(served.reserved) for served in models)
+        ):
             return {}
         slots = sum(served.pool.used for served in models)
         return self.scheduler.leftovers | ({"slots": slots} if slots else {})
@@ -214,7 +218,6 @@ class Driver:
     def _start(self, units: Sequence[Unit]) -> None:
         """Hand the units of a Step to their workers."""
         for unit in units:
-            self.units[unit.id] = unit
             served, stop = self.models[unit.program], Stop(at_next_row=not unit.course.continue_without)
             job = Job(
                 unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.course.steps,
@@ -227,7 +230,7 @@ class Driver:
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""
         for unit_id, stop in self._stops.items():
-            if (unit := self.units.get(unit_id)) is not None and stop.made > unit.course.progress:
+            if (unit := self.scheduler.units.get(unit_id)) is not None and stop.made > unit.course.progress:
                 self.scheduler.progressed(unit_id, stop.made, self.clock())
 
     def began(self, unit: Unit) -> int:
@@ -240,7 +243,7 @@ class Driver:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         now = self.clock()
-        unit = self.units.pop(outcome.unit_id, None)
+        unit = self.scheduler.units.get(outcome.unit_id)
         if unit is None:
             if outcome.unit_id < 0:
                 self._measuring.ended(completion)
@@ -255,11 +258,9 @@ class Driver:
         if self.on_unit_end is not None:
             self.on_unit_end(unit, outcome, began, now)
         served = self.models.get(unit.program)
+        self.scheduler.finished(outcome, now)
         if served is None:  # it was given up (`abort`): nothing waits for it
             return
-        continued = self.scheduler.finished(outcome, now)
-        if continued is not None:
-            self.units[continued.id] = continued
         if served.activations is not None and served.takes_more_memory():
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
@@ -271,7 +272,7 @@ class Driver:
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while units are on the device."""
-        return None if self.units else max(self._free_since)
+        return None if self.scheduler.units else max(self._free_since)
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # every unit in flight reports it

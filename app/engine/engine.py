@@ -189,7 +189,7 @@ class Engine:
         if dead is not None:
             return dead
         now = self.clock()
-        for unit in self.driver.units.values():
+        for unit in self.scheduler.units.values():
             age = now - self.driver.began(unit)
             if age > max(self._hang_floor_ns, unit.forecast.predicted * _HANG_FACTOR):
                 name = self._models[unit.program].info.name

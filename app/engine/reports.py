@@ -73,7 +73,7 @@ class Reports:
             return []
         program = self._program
         running = [0] * self._stages
-        for unit in self._scheduler.running:
+        for unit in self._scheduler.units.values():
             if unit.program == program:
                 running[unit.stage] += len(unit.rows)
         return list(zip(self._scheduler.waiting_by_stage(program), running, strict=True))

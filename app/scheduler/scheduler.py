@@ -137,15 +137,14 @@ class Scheduler:
         if unit is not None:
             unit.course.progress = max(unit.course.progress, min(steps, unit.course.steps - 1))
 
-    def finished(self, outcome: Outcome, now: int) -> Unit | None:
+    def finished(self, outcome: Outcome, now: int) -> None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.
 
-        Returns the unit of the same id with which its worker has continued, if it has.
+        If its worker has continued with other rows, these are a unit of the same id.
         """
         unit = self._workers.give_back(outcome.unit_id, now)
-        following: Unit | None = None
         if unit is None:
-            return None
+            return
         state = self._states[unit.program]
         queue = state.queue
         queue.units -= 1
@@ -160,7 +159,7 @@ class Scheduler:
             else:
                 staying = outcomes.advance(self._ledger, unit, outcome, state)
                 if outcome.continues:
-                    following = self._loop.continued(unit, staying, now)
+                    self._loop.continued(unit, staying, now)
             queue.ended[unit.klass] += alive - queue.alive
         elif outcome.error is Fault.DEVICE:
             outcomes.lose(self._ledger, unit)
@@ -168,7 +167,6 @@ class Scheduler:
             outcomes.fail(self._ledger, unit, outcome.error, state)
         if state.closed:
             self._ledger.forget_if_over(state)
-        return following
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
         """Measured slowdowns of pairs of programs: they decide which best-effort units run beside real-time ones."""
@@ -248,9 +246,9 @@ class Scheduler:
         return self._ledger.calls.values()
 
     @property
-    def running(self) -> Iterable[Unit]:
-        """Units handed out and not finished, oldest first."""
-        return self._workers.units.values()
+    def units(self) -> Mapping[int, Unit]:
+        """By id, those handed out and not finished, oldest first."""
+        return self._workers.units
 
     @property
     def leftovers(self) -> dict[str, int]:

@@ -196,7 +196,7 @@ class Rig:
         """Nothing of any call is left."""
         scheduler = self.engine.scheduler
         assert list(scheduler.calls) == []
-        assert list(scheduler.running) == []
+        assert list(scheduler.units.values()) == []
         assert scheduler.leftovers == {}
         for served in self.models:
             assert served.pool.used == 0

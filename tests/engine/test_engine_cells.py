@@ -140,7 +140,7 @@ class TestJoining:
         cell = Sums()
         async with serving(sums(cell)) as served:
             gate, long = await halted(served, cell, 200)
-            (unit,) = served.intake.scheduler.running
+            (unit,) = served.intake.scheduler.units.values()
             assert unit.course.progress == 0, "nobody has asked"
             short = await begun(served, 1)
             assert unit.course.progress == 199

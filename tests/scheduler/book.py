@@ -192,7 +192,7 @@ class Book:
             self._check_start(unit, scheduler, now)
         check_classes(self, step, scheduler, now)
         self._idle.check(self, step, scheduler, now)
-        assert [unit.id for unit in scheduler.running] == list(self.units)
+        assert [unit.id for unit in scheduler.units.values()] == list(self.units)
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler._ledger.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
@@ -214,7 +214,7 @@ class Book:
         """Nothing is left: every call has gone, every row has ended."""
         assert all(entry.left is not None for entry in self.calls.values())
         assert not self.units
-        assert not list(scheduler.running)
+        assert not list(scheduler.units.values())
         assert scheduler._ledger.alive == self.alive == 0
         assert not any(self.waiting.values())
 
@@ -267,7 +267,7 @@ class Book:
         return any(facts.entry.call.klass is unit.klass for facts in self.waiting[unit.program])
 
     def _check_batches(self, scheduler: Scheduler) -> None:
-        """The batch table counts what its rows have been through, by what this Book knows of them."""
+        """The batch table tells what its rows have been through, by what this Book knows of them."""
         held: dict[int, dict[int, list[RowFacts]]] = {}
         for entry in self.calls.values():
             for facts in entry.rows:
@@ -498,13 +498,12 @@ def _check_batch(batch: Batch, members: list[RowFacts], stages: int) -> None:
     """Rows that ended with their batch at the last stage stay counted there, at every stage and in its size."""
     assert {facts.entry.call.klass for facts in members} == {batch.klass}
     assert len(batch.rows) == len(members) > 0
-    over = batch.ended
     running = [facts.state is RowState.RUNNING for facts in members]
     for stage in range(stages):
         launched, completed = batch.launched(stage), batch.completed(stage)
         before = batch.completed(stage - 1) if stage else batch.size
         assert 0 <= completed <= before <= batch.size
         assert completed <= launched <= batch.size
-        assert completed == over + sum(facts.stage > stage for facts in members)
+        assert completed == batch.ended + sum(facts.stage > stage for facts in members)
         here = [facts.stage == stage for facts in members]
         assert launched >= completed + sum(at and runs for at, runs in zip(here, running, strict=True))

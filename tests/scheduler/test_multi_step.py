@@ -103,16 +103,15 @@ class TestContinuing:
 
     def continued(self, scheduler: Scheduler, unit: Unit, now: int, steps: int, *ended: int) -> tuple[Unit, Step]:
         outcome = Outcome(unit.id, compute_ns=now - unit.started, steps=steps, ended=ended, continues=True)
-        following = scheduler.finished(outcome, now)
-        assert following is not None
-        return following, scheduler.step(now)
+        scheduler.finished(outcome, now)
+        return scheduler.units[unit.id], scheduler.step(now)
 
     def test_with_those_that_have_not_ended(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
         enter(scheduler, make_call(1, lengths=(2,)))
         enter(scheduler, make_call(2, lengths=(5,), arrived=1))
         enter(scheduler, make_call(3, lengths=(9,), arrived=2))
-        (unit,) = end(scheduler, next(iter(scheduler.running)), 20, 2, ended=(0,)).start
+        (unit,) = end(scheduler, next(iter(scheduler.units.values())), 20, 2, ended=(0,)).start
         assert (unit.course.continue_without, unit.course.steps) == (True, 5)
         following, step = self.continued(scheduler, unit, 125, 5, 0)
         assert [call.id for call in step.done] == [2]
@@ -120,7 +119,7 @@ class TestContinuing:
         assert (following.id, following.course.steps, following.started) == (unit.id, 4, 125)
         assert [row.call.id for row in following.rows] == [3]
         assert following.forecast.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
-        assert list(scheduler.running) == [following]
+        assert list(scheduler.units.values()) == [following]
         assert [call.id for call in end(scheduler, following, 170, 4, ended=(0,)).done] == [3]
         assert scheduler._ledger.alive == 0
 

@@ -142,7 +142,7 @@ class TestPadding:
         submit(scheduler, BEST, 2, program=2)
         step = submit(scheduler, REAL, 1)
         assert [unit.worker for unit in step.start] == [1]
-        assert rows(finish(scheduler, next(iter(scheduler.running)), 10).start) == expected
+        assert rows(finish(scheduler, next(iter(scheduler.units.values())), 10).start) == expected
 
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:

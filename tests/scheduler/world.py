@@ -260,7 +260,8 @@ class World:
         self.book.finish(unit, error, steps, continues=continues)
         times = () if cell or steps == 1 else tuple(took)
         outcome = Outcome(unit.id, error, sum(took), ended, 1 if error else steps, times, continues)
-        following = self.scheduler.finished(outcome, self.now)
+        self.scheduler.finished(outcome, self.now)
+        following = self.scheduler.units.get(unit.id)
         assert (following is not None) == continues
         if following is not None:
             self.book.continued(following)

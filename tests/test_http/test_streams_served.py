@@ -69,7 +69,7 @@ class World:
     async def idle(self) -> None:
         """Until no unit runs."""
         async with asyncio.timeout(10):
-            while list(self.engine.scheduler.running):
+            while list(self.engine.scheduler.units.values()):
                 self._ended.clear()
                 await self._ended.wait()
                 await asyncio.sleep(0)

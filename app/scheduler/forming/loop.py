@@ -187,7 +187,7 @@ class Loop:
         forecast.times = (forecast.predicted, *(one.compute(size, running, length) for one in later))
         forecast.predicted = sum(forecast.times)
 
-    def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+    def continued(self, unit: Unit, rows: list[Row], now: int) -> None:
         """Other rows of a real-time unit have ended at a cell, and its worker has continued with `rows`: their unit."""
         state = self._ledger.states[unit.program]
         latency, stage = state.estimates.latency[unit.stage], state.program.stages[unit.stage]
@@ -207,7 +207,6 @@ class Loop:
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.continued(following, now)
-        return following
 
 
 def _not_behind(held: ReadySet, ready: ReadySet) -> bool:

@@ -73,7 +73,7 @@ def now_takes(rig: Rig, batch_ns: Callable[[int], int]) -> None:
 
 async def predicted(rig: Rig, call: Any) -> list[float]:
     await rig.loop.turn(3)
-    found = [unit.forecast.predicted for unit in rig.engine.scheduler.running]
+    found = [unit.forecast.predicted for unit in rig.engine.scheduler.units.values()]
     await call
     return found
 

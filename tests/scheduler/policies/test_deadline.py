@@ -69,7 +69,7 @@ class TestAlone:
             scheduler.states[1].estimates.rate = rate
             scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
             assert len(scheduler.step(0).start) == started
-            for unit in list(scheduler.running):
+            for unit in list(scheduler.units.values()):
                 scheduler.finished(Outcome(unit.id, None, 10 * MS), 0)
 
 

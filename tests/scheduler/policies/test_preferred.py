@@ -48,7 +48,7 @@ def test_lone_request_waits_for_ever_without_a_bound() -> None:
     for now in (S + MS, 60 * S, 3_600 * S):
         assert scheduler.step(now).start == []
     assert arrive(scheduler, 2, 3, 4, now=3_601 * S) == [[1, 2]]
-    (unit,) = scheduler.running
+    (unit,) = scheduler.units.values()
     assert [calls_of(unit) for unit in finish(scheduler, unit, 3_602 * S).start] == [[3, 4]]
 
 
@@ -59,7 +59,7 @@ def test_exactly_the_preferred_size_leaves() -> None:
     scheduler.tick(S)
     assert arrive(scheduler, 1, 2, now=S) == []
     assert arrive(scheduler, 3, now=S + 2) == [[1, 2, 3]]
-    (unit,) = scheduler.running
+    (unit,) = scheduler.units.values()
     assert (unit.size, unit.reason) == (3, "table")
     assert arrive(scheduler, 4, 5, now=S + 3) == []
     assert finish(scheduler, unit, S + 4 * MS).start == []  # the device is free, two rows wait
