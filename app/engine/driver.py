@@ -75,7 +75,7 @@ class Driver:
         # units on the device
         self._stops: dict[int, Stop] = {}  # of units that may be stopped
         self.busy_ns = [0] * len(device.spec.workers)
-        self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
+        self._last_end = 0  # of a unit
         # the next step
         self._due: asyncio.Handle | None = None  # of the step at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
@@ -233,10 +233,6 @@ class Driver:
             if (unit := self.scheduler.units.get(unit_id)) is not None and stop.made > unit.course.progress:
                 self.scheduler.progressed(unit_id, stop.made, self.clock())
 
-    def began(self, unit: Unit) -> int:
-        """When a unit's worker could begin it: a unit pushed behind another began when that one ended."""
-        return max(unit.started, self._free_since[unit.worker])
-
     def _finished(self, completion: Completion) -> None:
         """A unit has ended: report it to the scheduler, take a step, and record its outputs."""
         outcome = completion.outcome
@@ -252,9 +248,9 @@ class Driver:
             return
         if not outcome.continues:
             self._stops.pop(unit.id, None)
-        began = max(unit.started, self._free_since[unit.worker])
+        began = unit.forecast.begins  # of a unit pushed behind another the end of that one, by now
         self.busy_ns[unit.worker] += now - began
-        self._free_since[unit.worker] = now
+        self._last_end = now
         if self.on_unit_end is not None:
             self.on_unit_end(unit, outcome, began, now)
         served = self.models.get(unit.program)
@@ -272,7 +268,7 @@ class Driver:
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while units are on the device."""
-        return None if self.scheduler.units else max(self._free_since)
+        return None if self.scheduler.units else self._last_end
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # every unit in flight reports it

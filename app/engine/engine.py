@@ -190,7 +190,7 @@ class Engine:
             return dead
         now = self.clock()
         for unit in self.scheduler.units.values():
-            age = now - self.driver.began(unit)
+            age = now - unit.forecast.begins
             if age > max(self._hang_floor_ns, unit.forecast.predicted * _HANG_FACTOR):
                 name = self._models[unit.program].info.name
                 return (
