@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import lru_cache, partial
-from http import HTTPStatus
 from random import randrange
 
 from fastapi import FastAPI
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app.errors import BadRequest, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError
+from app.errors import DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError
 from app.http.absent_routes import has_openai_form, instead_of
 from app.http.body import Headers
 from app.http.inference_routes import WITHOUT_MODEL
@@ -25,8 +24,6 @@ from app.http.prefix import strip_prefix
 
 #: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}
-#: Error codes of the framework's errors: the same as those of our own errors with that status.
-_CODES = {kind.status: kind.code for kind in (BadRequest, NotFound, MethodNotAllowed)}
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _COMMON_MESSAGE = 200  # characters of a message up to which its body is cached
@@ -36,16 +33,13 @@ _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, s
 def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises.
 
-    A StarlingError carries its own status and message. Any exception that is neither a StarlingError nor the
-    framework's is a 500 with a fixed message, which reveals nothing; the caller logs it.
+    A StarlingError carries its own status and message. Any other exception is a 500 with a fixed message, which reveals
+    nothing; the caller logs it.
     """
     extra: Headers = []
     retry_after: int | None = None
     if isinstance(exc, StarlingError):
         status, message, retry_after = exc.status, exc.message, exc.retry_after_s
-    elif isinstance(exc, HTTPException):
-        status, message = exc.status_code, _framework_message(exc)
-        extra = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in _headers_of(exc)]
     else:
         status, message = 500, "internal error: the server's log has the details"
     if status == 401:
@@ -81,7 +75,7 @@ def _openai_body(exc: BaseException, status: int, message: str) -> bytes:
         "message": message,
         "type": _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
         "param": exc.param if isinstance(exc, StarlingError) else None,
-        "code": exc.code if isinstance(exc, StarlingError) else _CODES.get(status, "internal"),
+        "code": exc.code if isinstance(exc, StarlingError) else "internal",
     }
     return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -97,18 +91,17 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
 
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
     path = strip_prefix(request.scope.get("root_path", ""), request.scope["path"])
-    if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
-        # raised by the router, whose detail names neither path nor method
-        headers = dict(_headers_of(exc))
-        detail = f"no such route: {request.url.path}"
-        if exc.status_code == 405:
-            detail = f"{request.method} is not allowed on {request.url.path}"
-            headers["Allow"] = _allowed(request)
-        if instead := instead_of(path, WITHOUT_MODEL):
-            detail += f"; call {instead}"
-        exc = HTTPException(exc.status_code, detail, headers=headers)
+    if isinstance(exc, HTTPException):  # the router's, which names neither path nor method
+        instead = instead_of(path, WITHOUT_MODEL)
+        hint = f"; call {instead}" if instead else ""
+        if exc.status_code == MethodNotAllowed.status:
+            exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}{hint}")
+        elif exc.status_code == NotFound.status:
+            exc = NotFound(f"no such route: {request.url.path}{hint}")
     status, lines, body = error_parts(exc, has_openai_form(path))
-    rejected[exc.code if isinstance(exc, StarlingError) else _CODES.get(status, "internal")] += 1
+    if status == MethodNotAllowed.status:
+        lines.append((b"allow", _allowed(request).encode()))
+    rejected[exc.code if isinstance(exc, StarlingError) else "internal"] += 1
     response = Response(body, status)
     response.raw_headers = lines
     return response
@@ -122,18 +115,3 @@ def _allowed(request: Request) -> str:
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
     return ", ".join(method for method in METHODS if takes(method))
-
-
-def _headers_of(exc: HTTPException) -> list[tuple[str, str]]:
-    return list((exc.headers or {}).items())
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
-def _framework_message(exc: HTTPException) -> str:
-    return str(exc.detail) if exc.detail else _phrase(exc.status_code) or f"status {exc.status_code}"

@@ -238,7 +238,7 @@ class Forecast:
     """What is predicted of a unit, and what ran beside it. Times in nanoseconds."""
 
     predicted: int = 0  # 0: unknown
-    begins: int = 0  # when its worker is predicted to begin it, or began it: of a unit behind another after its hand-over
+    begins: int = 0  # when its worker is predicted to begin it, or began it; behind another unit after its hand-over
     running: int = 1  # units on the device when it was handed over, itself included
     length: int = 0  # of its longest row, if batch times depend on it
     times: tuple[int, ...] = ()  # if it has several stages: of each; their sum is `predicted`
