@@ -2,7 +2,7 @@
 
 from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
 from app.contract.models import Answers, Checks, Front, Model, ModelSource, Reader, Stages, TextCut, Translated
-from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Plan, Served
+from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Served
 from app.contract.specs import (
     CLASSES,
     DATATYPES,
@@ -39,7 +39,6 @@ __all__ = [
     "ModelInfo",
     "ModelSource",
     "Pending",
-    "Plan",
     "Reader",
     "SampleRow",
     "Served",

@@ -69,28 +69,6 @@ class Lease(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The estimates and tables by which the scheduler plans the batches of one program, at this moment.
-
-    `batch_ns[b - 1]`: profiled time of a batch of b rows; `origin`: where the profile is from. `scale`: observed over
-    profiled time. `tables[i][n]`: how many of n waiting rows to run at load `loads[i]`; 0: wait. No tables if the
-    policy uses none, or they are not solved yet. `level`: index of the table for the present load, -1 below all.
-    `stages`: number of stages that run one by one; 0: the model runs in one piece. `cell`: it runs step by step.
-    """
-
-    program: int
-    batch_ns: tuple[int, ...]
-    origin: str
-    scale: float
-    handover_ns: int
-    loads: tuple[float, ...] = ()
-    tables: tuple[tuple[int, ...], ...] = ()
-    level: int = -1
-    stages: int = 0
-    cell: bool = False
-
-
 class Served(Protocol):
     """One loaded, warmed-up version of a model, as HTTP sees it."""
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Self
 
-from app.contract import Model, Plan, Served
+from app.contract import Model, Served
 from app.engine.device import Device
 from app.engine.driver import Driver, OnUnitEnd
 from app.engine.memory import Memory
@@ -200,14 +200,10 @@ class Engine:
         return None
 
     def snapshot(self) -> Snapshot:
-        """For a scrape."""
+        """For a scrape and the live page."""
         busy_s = [ns / 1e9 for ns in self.driver.busy_ns]
         gauges = [served.reports.gauges() for served in self._models.values()]
         return Snapshot(gauges, busy_s, self._lag_s, self.driver.faults)
-
-    def plans(self) -> list[Plan]:
-        """The figures that batches are planned with, for the models of `snapshot`, in the same order."""
-        return [served.reports.plan() for served in self._models.values()]
 
     def watch(self, on_unit_end: OnUnitEnd | None) -> None:
         """Call `on_unit_end(unit, outcome, began, ended)` for each unit that ends from now on; None: stop.

@@ -1,12 +1,11 @@
-"""Reports on one served model: gauges for a scrape, statistics and plans for the live page."""
+"""Reports on one served model: gauges for a scrape and the live page, and statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
-from app.contract import CLASSES, ModelInfo, Plan
+from app.contract import CLASSES, ModelInfo
 from app.engine.lease import Intake, Lease
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.observe.metrics import ModelStats
@@ -38,7 +37,11 @@ class Reports:
 
     def gauges(self) -> Gauges:
         """The state of the model at this moment."""
-        state, activations = self._state, self._activations
+        state, activations, profiled = self._state, self._activations, self._profiled
+        estimates, control = state.estimates, state.estimates.control
+        tables: dict[str, Any] = {}
+        if control is not None:
+            tables = {"loads": control.loads, "tables": control.tables, "level": estimates.level}
         return Gauges(
             self._stats,
             pending_rows=sum(state.queue.waiting),
@@ -46,15 +49,22 @@ class Reports:
             demand_ns={name: state.queue.demand_ns[klass] for name, klass in KLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
-            preferred=self._scheduler.policies[self._program].target(state.estimates),
-            rate=state.estimates.arrivals.rate,
+            preferred=self._scheduler.policies[self._program].target(estimates),
+            rate=estimates.arrivals.rate,
             slots_used=self._pool.used,
             activations=None
             if activations is None
             else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
-            regression=(state.estimates.line.alpha, state.estimates.line.beta, state.estimates.line.residual),
+            regression=(estimates.line.alpha, estimates.line.beta, estimates.line.residual),
             at_stages=self._at_stages(),
             workers=len(self._scheduler.device.workers),
+            program=self._program,
+            stages=0 if self._cell else self._stages,
+            cell=self._cell,
+            batch_ns=profiled.profile.batch_ns,
+            origin=profiled.origin,
+            scale=estimates.latency[0].scale,
+            **tables,
         )
 
     def _oldest_ns(self) -> int:
@@ -77,18 +87,6 @@ class Reports:
             if unit.program == program:
                 running[unit.stage] += len(unit.rows)
         return list(zip(self._scheduler.waiting_by_stage(program), running, strict=True))
-
-    def plan(self) -> Plan:
-        """The figures that batches are planned with; see contract.Plan."""
-        estimates, profiled = self._state.estimates, self._profiled
-        latency, control = estimates.latency[0], estimates.control
-        plan = Plan(
-            self._program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
-            stages=0 if self._cell else self._stages, cell=self._cell,
-        )  # fmt: skip
-        if control is None:
-            return plan
-        return replace(plan, loads=control.loads, tables=control.tables, level=estimates.level)
 
     def statistics(self) -> dict[str, Any]:
         """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""

@@ -23,7 +23,13 @@ class ActivationMemory:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """The state of one model at this moment."""
+    """The state of one model at this moment, and the figures by which its batches are planned.
+
+    `batch_ns[b - 1]`: profiled time of a batch of b rows; `origin`: where the profile is from. `scale`: observed over
+    profiled time. `tables[i][n]`: how many of n waiting rows to run at load `loads[i]`; 0: wait. No tables if the
+    policy uses none, or they are not solved yet. `level`: index of the table for the present load, -1 below all.
+    `stages`: number of stages that run one by one; 0: the model runs in one piece. `cell`: it runs step by step.
+    """
 
     stats: ModelStats
     pending_rows: int
@@ -38,6 +44,15 @@ class Gauges:
     at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
     workers: int = 1  # of the device
+    program: int = 0
+    stages: int = 0
+    cell: bool = False
+    batch_ns: tuple[int, ...] = ()
+    origin: str = ""
+    scale: float = 1.0
+    loads: tuple[float, ...] = ()
+    tables: tuple[tuple[int, ...], ...] = ()
+    level: int = -1
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """The statistics of each class in `shown`."""

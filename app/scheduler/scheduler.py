@@ -58,6 +58,8 @@ class Scheduler:
         self.policies: dict[int, Policy] = {}
         ledger, policies = self._ledger, self.policies
         self._workers = workers = Workers(device)
+        #: By id, those handed out and not finished, oldest first; read-only.
+        self.units: Mapping[int, Unit] = MappingProxyType(workers.units)
         self._share = seat = share(device, ledger, workers, policies)
         by_rank = order(ledger.ready, self._states, device.max_running)
         self._admission = Admission(device, ledger, workers, policies)
@@ -244,11 +246,6 @@ class Scheduler:
     def calls(self) -> Iterable[Call]:
         """Calls that have not left, in order of submission."""
         return self._ledger.calls.values()
-
-    @property
-    def units(self) -> Mapping[int, Unit]:
-        """By id, those handed out and not finished, oldest first."""
-        return self._workers.units
 
     @property
     def leftovers(self) -> dict[str, int]:

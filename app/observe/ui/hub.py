@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from app.contract import Catalog, Plan
+from app.contract import Catalog
 from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
@@ -59,12 +59,11 @@ class Watcher:
 
 
 class Source(Protocol):
-    """The engine, as the hub sees it. `plans` are in the order of the snapshot's models."""
+    """The engine, as the hub sees it."""
 
     @property
     def clock(self) -> Callable[[], int]: ...
     def snapshot(self) -> Snapshot: ...
-    def plans(self) -> list[Plan]: ...
     def watch(self, on_unit_end: OnUnitEnd | None) -> None: ...
 
 
@@ -85,12 +84,7 @@ class Hub:
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._clock, self._snapshot, self._plans, self._watch = (
-            source.clock,
-            source.snapshot,
-            source.plans,
-            source.watch,
-        )
+        self._clock, self._snapshot, self._watch = source.clock, source.snapshot, source.watch
         self._catalog = catalog
         self._health = health
         self._interval_s = interval_s
@@ -175,16 +169,15 @@ class Hub:
         # Set first, so that an exception below, which the event loop logs, does not end the ticks.
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
         batches, self._batches = self._batches, []
-        snapshot, plans = self._snapshot(), self._plans()
-        news = []
-        state = messages.models_state(self._catalog.index(), snapshot, plans)
+        snapshot, news = self._snapshot(), []
+        state = messages.models_state(self._catalog.index(), snapshot)
         if state != self._models_state:
             self._models = messages.encoded("models", messages.models(state, self._catalog.ready()))
             self._models_state = state
             news.append(self._models)
         blocks = messages.merge_batches(batches, MOST_BLOCKS, round(self._interval_s * 1e6))
         errors, self._errors_sent = self._errors.since(self._errors_sent), self._errors.total
-        tick = messages.tick(self._now_us(), self._health.ready(), snapshot, plans, blocks, errors, self._machine())
+        tick = messages.tick(self._now_us(), self._health.ready(), snapshot, blocks, errors, self._machine())
         news.append(messages.encoded("tick", tick))
         for watcher in self._watchers:
             if not all(map(watcher.send, news)):

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import orjson
 
-from app.contract import CLASSES, IndexEntry, Plan, Served, TensorSpec
+from app.contract import CLASSES, IndexEntry, Served, TensorSpec
 from app.http.codecs.files import takes_files
 from app.http.examples import form_body
 from app.observe.metrics import CallStats
@@ -37,26 +37,23 @@ FIELDS = (
 )  # fmt: skip
 _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "began", "took", "batches"))
 
+#: What of a model's gauges the message `models` has.
+_STEADY = attrgetter(
+    "stats.model", "stats.version", "program", "stages", "cell", "batch_ns", "origin", "loads", "tables"
+)
 _MOST_WAITING = 128  # waiting rows up to which a table is sent: beyond that its decision no longer changes
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsState:
-    """The input of the message `models`, which is sent again when this has changed."""
+class ModelsState(NamedTuple):
+    """The input of the message `models`, which is sent again when this has changed. `plans`: by _STEADY."""
 
-    index: tuple[IndexEntry, ...]
-    plans: tuple[tuple[str, str, Plan], ...]  # name, version
+    entries: Sequence[IndexEntry]
+    plans: Sequence[tuple[Any, ...]]
 
 
-def models_state(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> ModelsState:
+def models_state(index: Sequence[IndexEntry], snapshot: Snapshot) -> ModelsState:
     """The present state, without values that each tick has anyway."""
-    named = zip(snapshot.models, plans, strict=True)
-    steady = tuple((one.stats.model, one.stats.version, _without_live_values(plan)) for one, plan in named)
-    return ModelsState(tuple(index), steady)
-
-
-def _without_live_values(plan: Plan) -> Plan:
-    return replace(plan, scale=1.0, handover_ns=0, level=-1)
+    return ModelsState(list(index), list(map(_STEADY, snapshot.models)))
 
 
 def encoded(name: str, event: Event) -> bytes:
@@ -79,9 +76,9 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
 def models(now: ModelsState, ready: Sequence[Served]) -> Event:
     """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
-    plans = {(name, version): plan for name, version, plan in now.plans}  # the newest program of a version is last
+    plans = {plan[:2]: plan[2:] for plan in now.plans}  # the newest program of a version is last
     lines = []
-    for entry in now.index:
+    for entry in now.entries:
         key = (entry.name, entry.version)
         line: Event = {**entry.as_dict()}
         if key in served and key in plans:
@@ -124,16 +121,17 @@ def _tensor(spec: TensorSpec) -> Event:
     return {"name": spec.name, "datatype": spec.datatype, "shape": ["rows", *spec.axes_shown()]}
 
 
-def _planned(plan: Plan, max_batch: int) -> Event:
+def _planned(plan: tuple[Any, ...], max_batch: int) -> Event:
+    program, stages, cell, batch_ns, origin, loads, tables = plan
     most = min(_MOST_WAITING, 2 * max_batch) + 1
     return {
-        "program": plan.program,
-        "stages": plan.stages,
-        "cell": plan.cell,
-        "batch_ms": [time / 1e6 for time in plan.batch_ns],
-        "origin": plan.origin,
-        "loads": plan.loads,
-        "tables": [table[:most] for table in plan.tables],
+        "program": program,
+        "stages": stages,
+        "cell": cell,
+        "batch_ms": [time / 1e6 for time in batch_ns],
+        "origin": origin,
+        "loads": loads,
+        "tables": [table[:most] for table in tables],
     }
 
 
@@ -167,7 +165,6 @@ def tick(
     at_us: int,
     ready: str | None,
     snapshot: Snapshot,
-    plans: Sequence[Plan],
     batches: Sequence[Batch],
     errors: Sequence[Event],
     machine: Machine,
@@ -177,28 +174,28 @@ def tick(
         "at": at_us,
         "not_ready": ready,
         "busy_s": snapshot.busy_s,
-        "models": [_counted(one, plan) for one, plan in zip(snapshot.models, plans, strict=True)],
+        "models": list(map(_counted, snapshot.models)),
         "batches": batches,
         "errors": errors,
         "machine": list(machine),
     }
 
 
-def _counted(gauges: Gauges, plan: Plan) -> Event:
+def _counted(gauges: Gauges) -> Event:
     stats = gauges.stats
     spent, parts = stats.spent, stats.parts
     formed: Counter[str] = Counter()
     for (_, reason), count in stats.batches.items():
         formed[str(reason)] += count
     return {
-        "program": plan.program,
+        "program": gauges.program,
         "name": stats.model,
         "version": stats.version,
         "waiting": gauges.waiting,
         "preferred": gauges.preferred,
         "slots": gauges.slots_used,
-        "scale": plan.scale,
-        "level": plan.level,
+        "scale": gauges.scale,
+        "level": gauges.level,
         "outcomes": {klass: calls.outcomes for klass, calls in stats.calls.items()},
         "latency": [sum(counts) for counts in zip(*(one.request.counts for one in stats.calls.values()), strict=True)],
         # calls with an answer and all their nanoseconds; the parts are of calls that ran, whether answered or not

@@ -11,7 +11,7 @@ import pytest
 from fakes import VirtualLoop, virtual, virtual_loop
 from test_http.catalog import FakeCatalog, served, spec
 
-from app.contract import IndexEntry, Plan
+from app.contract import IndexEntry
 from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
@@ -36,10 +36,7 @@ class Source:
 
     def snapshot(self) -> Snapshot:
         self.asked += 1
-        return Snapshot([Gauges(ModelStats("echo", "1"), 0, 0, 1, 0.0, 0)], [0.0])
-
-    def plans(self) -> list[Plan]:
-        return [Plan(0, (MS,), "measured", 1.0, 0)]
+        return Snapshot([Gauges(ModelStats("echo", "1"), 0, 0, 1, 0.0, 0, batch_ns=(MS,), origin="measured")], [0.0])
 
     def watch(self, heard: Callable[[Unit, Outcome, int, int], None] | None) -> None:
         self.heard = heard

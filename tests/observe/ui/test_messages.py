@@ -9,7 +9,7 @@ import orjson
 import pytest
 from test_http.catalog import FakeServed, served, spec
 
-from app.contract import Answer, IndexEntry, Plan, SampleRow
+from app.contract import Answer, IndexEntry, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import messages
@@ -20,21 +20,20 @@ IDLE = Machine(0.0, 0, 0)
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
-def gauges(model: str = "echo", version: str = "1") -> Gauges:
+def gauges(model: str = "echo", version: str = "1", **more: Any) -> Gauges:
     stats = ModelStats(model, version)
     stats.whole["realtime"].ran(0, "idle", "", 2, (1 * MS, 2 * MS, 3 * MS))
     stats.call_answered("ok", 12 * MS, "", Answer([], 5 * MS, (1 * MS, 2 * MS, 3 * MS), 1), 1)
     stats.call_answered("queue_full", 1 * MS, "best_effort")
-    return Gauges(stats, 3, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2})
-
-
-def plan(program: int = 0, **more: Any) -> Plan:
-    return Plan(program, (2 * MS, 3 * MS), "measured", 1.5, 20_000, **more)
+    return Gauges(
+        stats, 3, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2},
+        batch_ns=(2 * MS, 3 * MS), origin="measured", scale=1.5, **more,
+    )  # fmt: skip
 
 
 def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
     told = messages.hello({"version": "0"}, 250)
-    tick = messages.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
+    tick = messages.tick(0, None, Snapshot([gauges()], []), [], [], IDLE)
     assert len(tick["models"][0]["latency"]) == len(told["latency_s"]) + 1
     assert (told["version"], told["interval_ms"]) == ("0", 250)
 
@@ -42,7 +41,7 @@ def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
 def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     index = [IndexEntry("broken", "1", "UNAVAILABLE", "no <b>inputs</b>"), IndexEntry("echo", "1", "READY")]
     tables = ((0, *range(1, 300)), (0, 0, *range(2, 300)))
-    now = messages.models_state(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
+    now = messages.models_state(index, Snapshot([gauges(loads=(0.1, 0.5), tables=tables, level=1)], []))
     broken, echo = messages.models(now, [ECHO])["models"]
     assert broken == {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "no <b>inputs</b>"}
     assert (echo["batch_ms"], echo["origin"], echo["loads"]) == ([2.0, 3.0], "measured", (0.1, 0.5))
@@ -55,7 +54,7 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     """It is counted until it has drained, and is no longer among those that serve."""
     index = [IndexEntry("echo", "1", "UNLOADING")]
-    now = messages.models_state(index, Snapshot([gauges()], []), [plan()])
+    now = messages.models_state(index, Snapshot([gauges()], []))
     found: list[FakeServed] = []
     assert messages.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
@@ -64,7 +63,7 @@ def test_a_model_that_is_going_has_no_plan_to_show() -> None:
 
 def test_an_event_is_one_line_of_json() -> None:
     sent = messages.encoded(
-        "models", {"reason": "two\nlines", "tick": messages.tick(0, "why", Snapshot([], []), [], [], [], IDLE)}
+        "models", {"reason": "two\nlines", "tick": messages.tick(0, "why", Snapshot([], []), [], [], IDLE)}
     )
     name, data, *end = sent.split(b"\n")
     assert name == b"event: models"
@@ -83,7 +82,7 @@ def test_the_form_begins_with_what_users_send(datatype: str, row: bytes | None, 
     one = served("one", (given,), (given,), decode=lambda media, body: {})
     one.example = example
     index = [IndexEntry("one", "1", "READY")]
-    now = messages.models_state(index, Snapshot([gauges("one")], []), [plan()])
+    now = messages.models_state(index, Snapshot([gauges("one")], []))
     assert messages.models(now, [one])["models"][0]["sends"] == sends
 
 
