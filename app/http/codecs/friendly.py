@@ -7,8 +7,6 @@ several rows.
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
@@ -28,8 +26,35 @@ class Friendly(Codec):
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        content_type = headers.get(b"content-type", b"").decode("latin-1") or None
-        return decode_friendly(served, content_type, body, max_json=limits.json)
+        """The rows of several files are in the order of the files. `limits.json` bounds the JSON of all together.
+
+        Raises BadRequest, TooLarge or UnsupportedMedia. An exception of the model's `decode` that is not a
+        StarlingError becomes a BadRequest with its message.
+        """
+        uploads = open_uploads(headers.get(b"content-type", b"").decode("latin-1"), body)
+        _check_fields(served, uploads)
+        field = uploads[0].field if len(uploads) == 1 else "body"
+        json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
+        if json_bytes > limits.json:
+            raise too_much_json(field, limits.json, json_bytes, served.info)
+        parts: list[dict[str, Column]] = []
+        listed = False
+        for upload in uploads:
+            if upload.kind != "json":
+                parts.append(file_columns(served, upload))
+                continue
+            value = load_json(upload.data, upload.field)
+            files = embedded_files(served, value, upload.field)
+            if files is None:
+                columns = json_columns(served.info, value, upload.field, has_bools(upload.data))
+                check_rows_agree(columns, upload.field)
+                parts.append(columns)
+            else:
+                parts += [file_columns(served, file) for file in files]
+                listed |= isinstance(value, list)
+        call = stacked(served.info.client_inputs, parts, field)
+        call.single &= not listed
+        return call
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         return served.model.present is not None and call.rows > OFF_LOOP_ROWS
@@ -37,38 +62,6 @@ class Friendly(Codec):
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served, call, answer), call)
         return json_text(rows, served.info.name), None
-
-
-def decode_friendly(
-    served: Served, content_type: str | None, body: bytes, *, max_json: int | None = None
-) -> DecodedCall:
-    """Decode a body of the friendly route. The rows of several files are in the order of the files.
-
-    `max_json` bounds the bytes of JSON in all files together. Raises BadRequest, TooLarge or UnsupportedMedia. An
-    exception of the model's `decode` that is not a StarlingError becomes a BadRequest with its message.
-    """
-    uploads = open_uploads(content_type, body)
-    _check_fields(served, uploads)
-    json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
-    if max_json is not None and json_bytes > max_json:
-        where = uploads[0].field if len(uploads) == 1 else "body"
-        raise too_much_json(where, max_json, json_bytes, served.info)
-    parts: list[dict[str, Column]] = []
-    listed = False
-    for upload in uploads:
-        if upload.kind != "json":
-            parts.append(file_columns(served, upload))
-            continue
-        value = load_json(upload.data, upload.field)
-        files = embedded_files(served, value, upload.field)
-        if files is None:
-            parts.append(_json_columns(served, value, upload.field, has_bools(upload.data)))
-        else:
-            parts += [file_columns(served, file) for file in files]
-            listed |= isinstance(value, list)
-    call = stacked(served.info.client_inputs, parts, uploads[0].field if len(uploads) == 1 else "body")
-    call.single &= not listed
-    return call
 
 
 def _check_fields(served: Served, uploads: list[Upload]) -> None:
@@ -79,10 +72,3 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
         if served.model.takes_fields:
             why = "JSON and .npy files are not decoded"
         raise BadRequest(f"part {name!r}: expected files without form fields beside them, since {why}")
-
-
-def _json_columns(served: Served, value: Any, field: str, bools: bool) -> dict[str, Column]:
-    """The rows of a JSON value, by input."""
-    columns = json_columns(served.info, value, field, bools)
-    check_rows_agree(columns, field)
-    return columns

@@ -49,7 +49,7 @@ class Upload:
     fields: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
-def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
+def open_uploads(content_type: str, body: bytes) -> list[Upload]:
     """The body itself, or the files in a multipart body, in order.
 
     If the content type says nothing about a file, its first bytes decide. Raises BadRequest if a multipart body is
@@ -58,7 +58,7 @@ def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
     media = _media_type(content_type)
     if media != "multipart/form-data":
         return [_classified(media, body, "body", "")]
-    parts = _parts(content_type or "", body)
+    parts = _parts(content_type, body)
     files = [part for part in parts if isinstance(part, File)]
     fields = _fields(part for part in parts if isinstance(part, Field))
     uploads = []

@@ -65,8 +65,6 @@ class Order:
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
-        if len(self._states) == 1:
-            return self.oldest(held)
         heads: dict[int, Head] = {}
         for ready in self._table.nonempty:
             if ready in held:

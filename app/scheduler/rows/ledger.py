@@ -95,8 +95,6 @@ class Ledger:
             row.order = (priority, arrived, sequence + index)
         if entry is not None:
             entry.add(rows)
-        elif not state.program.length_buckets:
-            self.ready.at(key_of(rows[0], state), call.klass).add(rows)
         else:
             for key, group in groupby(rows, key=lambda row: key_of(row, state)):
                 self.ready.at(key, call.klass).add(list(group))

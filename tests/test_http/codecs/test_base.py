@@ -12,7 +12,7 @@ import pytest
 from app.contract import UNBOUNDED, ModelInfo
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import Codec, DecodedCall
-from app.http.codecs.friendly import Friendly, decode_friendly
+from app.http.codecs.friendly import Friendly
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 
@@ -107,7 +107,8 @@ def test_one_number_a_row_is_a_column_in_v2_and_npy(shape: list[int], declared: 
     file = io.BytesIO()
     np.save(file, np.reshape([3, 4], shape))
     model = served("m", info.inputs, info.outputs)
-    assert decode_friendly(model, "application/x-npy", file.getvalue()).arrays[0].tolist() == values.tolist()
+    call = Friendly().decode(model, {b"content-type": b"application/x-npy"}, file.getvalue(), LIMITS)
+    assert call.arrays[0].tolist() == values.tolist()
 
 
 def test_rows_of_v2_have_one_length() -> None:

@@ -18,9 +18,10 @@ from PIL import Image
 from app.errors import BadRequest, TooLarge, UnsupportedMedia
 from app.http.codecs import uploads
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.friendly import decode_friendly
+from app.http.codecs.friendly import Friendly
 
 from ..catalog import FakeServed, served, spec
+from ..echo import LIMITS
 
 Y = (spec("y", "FP32", 4),)
 VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
@@ -34,8 +35,9 @@ JSON = "application/json"
 NPY = "application/x-npy"
 
 
-def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> DecodedCall:
-    return decode_friendly(model, content_type, body, **limits)
+def decode(model: FakeServed, content_type: str | None, body: bytes, max_json: int = 1 << 20) -> DecodedCall:
+    headers = {} if content_type is None else {b"content-type": content_type.encode()}
+    return Friendly().decode(model, headers, body, replace(LIMITS, json=max_json))
 
 
 def at_most_19_pixels() -> Any:
