@@ -69,7 +69,7 @@ def joined(
     """The outputs of a call's rows in order, from all batches that they ran in, and Answer.lengths.
 
     `runs`: where they are, see `neighbours`. `lengths`: of the call's variable axes; outputs are cut to these, because
-    the batch may have been longer. `differ`: rows of the call have different lengths.
+    the batch may have been longer. `differ`: rows of the call have different lengths; they are padded with zeros.
     """
     pieces = [
         [
@@ -78,12 +78,17 @@ def joined(
         ]
         for batch, first, end in runs
     ]
-    if info.own_axes:
-        return _padded(info, pieces)
-    if len(pieces) == 1:
-        return pieces[0], None
-    join = joined_rows if differ else np.concatenate  # which refuses arrays that do not fit together
-    return [join(arrays) for arrays in zip(*pieces, strict=True)], None
+    outputs: list[Array] = []
+    own_lengths: list[int] | None = None
+    for spec, parts in zip(info.outputs, zip(*pieces, strict=True), strict=True):
+        own = info.has_own_length(spec)
+        if own:
+            own_lengths = [part.shape[1] for part in parts for _ in part]
+        if own or differ or len(parts) == 1:
+            outputs.append(joined_rows(parts))
+        else:
+            outputs.append(np.concatenate(parts))  # which refuses arrays that do not fit together
+    return outputs, own_lengths
 
 
 def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) -> Array:
@@ -92,22 +97,6 @@ def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) ->
     index: list[Any] = [slice(None), *(slice(lengths.get(axis)) if axis else slice(None) for axis in axes)]
     cut: Array = values[tuple(index)]
     return cut
-
-
-def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Array], list[int]]:
-    """The outputs of all pieces, each of rows of one length, and the length of every row.
-
-    Outputs whose length depends on the row are padded with zeros to the longest.
-    """
-    outputs: list[Array] = []
-    lengths: list[int] = []
-    for spec, parts in zip(info.outputs, zip(*pieces, strict=True), strict=True):
-        if not info.has_own_length(spec):
-            outputs.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
-            continue
-        lengths = [part.shape[1] for part in parts for _ in part]
-        outputs.append(joined_rows(parts))
-    return outputs, lengths
 
 
 def _sum(one: Times, other: Times) -> Times:

@@ -157,13 +157,9 @@ class Shares:
         held[key.value] = own + rows
 
     def charge(self, lease: Lease, queue: Queue, key: Key, limit: int) -> None:
-        """Count the rows of a lease until it is closed. Beyond the key's share, close it and raise QueueFull."""
+        """Count the rows of a lease until it is closed. Raises QueueFull beyond the key's share."""
         rows = len(lease.rows)
-        try:
-            self.take(queue, key, rows, limit)
-        except QueueFull:
-            lease.close()
-            raise
+        self.take(queue, key, rows, limit)
         lease.on_close = partial(self.give_back, queue, key, rows)
 
     def give_back(self, queue: Queue, key: Key, rows: int) -> None:

@@ -66,7 +66,6 @@ class Ledger:
         self.calls: dict[int, Call] = {}
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
-        self.best_effort = 0  # calls that have not left
         self.lost = False  # the device is lost: nothing starts again
         self.done: list[Call] = []
         self.drops: list[Drop] = []
@@ -86,10 +85,7 @@ class Ledger:
         priority, arrived, sequence = call.priority, call.arrived, self._sequence
         call.first = sequence
         self._sequence += n
-        entry = state.entry
-        if call.klass is _BEST_EFFORT:
-            self.best_effort += 1
-            entry = None
+        entry = None if call.klass is _BEST_EFFORT else state.entry
         for index, row in enumerate(rows):
             row.call = call
             row.order = (priority, arrived, sequence + index)
@@ -106,7 +102,6 @@ class Ledger:
             "rows alive": self.alive + sum(state.queue.alive for state in states),
             "rows waiting": sum(sum(state.queue.waiting) for state in states),
             "sets with rows": len(self.ready.nonempty),
-            "best-effort calls": self.best_effort,
             "calls of programs": sum(state.queue.calls for state in states),
             "units of programs": sum(state.queue.units for state in states),
             "batches": sum(len(state.batches.batches) for state in states if state.batches is not None),
@@ -184,8 +179,6 @@ class Ledger:
                 call.alive = False
                 del self.calls[call.id]
                 queue.calls -= 1
-                if call.klass is _BEST_EFFORT:
-                    self.best_effort -= 1
                 self.done.append(call)
 
     def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
@@ -199,8 +192,6 @@ class Ledger:
         del self.calls[call.id]
         state = self.states[call.program]
         state.queue.calls -= 1
-        if call.klass is _BEST_EFFORT:
-            self.best_effort -= 1
         if call.left:
             for row in call.rows:
                 if row.state is _WAITING or row.state is _BETWEEN:
