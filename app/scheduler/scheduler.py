@@ -149,7 +149,6 @@ class Scheduler:
             return
         state = self._states[unit.program]
         queue = state.queue
-        queue.units -= 1
         if self._share.units:
             self._share.units.pop(unit.id, None)
         if outcome.error is None:

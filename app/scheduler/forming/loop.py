@@ -132,9 +132,7 @@ class Loop:
             start.remove(unit)
             self._workers.give_back(unit.id, now)
             self._share.units.pop(unit.id, None)
-            state = self._ledger.states[unit.program]
-            state.queue.units -= 1
-            self._ledger.forget_if_over(state)
+            self._ledger.forget_if_over(self._ledger.states[unit.program])
 
     # the units
 
@@ -195,7 +193,6 @@ class Loop:
         latency, stage = state.estimates.latency[unit.stage], state.program.stages[unit.stage]
         batches = state.batches
         assert batches is not None  # of a program with a cell
-        self._ledger.start((), state)
         steps = max(1, min(steps_left(row, stage) for row in rows))
         length = longest_of(rows) if latency.by_length else 0
         predicted = steps * latency.compute(len(rows), unit.forecast.running, length)

@@ -51,7 +51,7 @@ class Share:
         """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
         state, ready = offer.state, offer.ready
         program, stage, _ = ready.key
-        if state.program.one_unit and state.queue.units:
+        if state.program.one_unit and any(unit.program == program for unit in self._workers.units.values()):
             return  # until the running one ends
         if self._device.push_depth > 1 and offer.cell:
             has_cell = self._workers.has_cell

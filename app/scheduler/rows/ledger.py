@@ -103,7 +103,6 @@ class Ledger:
             "rows waiting": sum(sum(state.queue.waiting) for state in states),
             "sets with rows": len(self.ready.nonempty),
             "calls of programs": sum(state.queue.calls for state in states),
-            "units of programs": sum(state.queue.units for state in states),
             "batches": sum(len(state.batches.batches) for state in states if state.batches is not None),
         }
 
@@ -117,9 +116,7 @@ class Ledger:
         self.alive += new
         queue = state.queue
         queue.alive += new
-        queue.units += 1
-        if rows:
-            queue.waiting[rows[0].call.klass] -= len(rows)
+        queue.waiting[rows[0].call.klass] -= len(rows)
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows that ran (at least one) enter the ready table again, at the stage they have reached."""
@@ -201,9 +198,9 @@ class Ledger:
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:
-        """Forget a closed program that has no calls and no units left."""
+        """Forget a closed program that has no calls left, and no rows of calls that have left in units."""
         program = state.program.id
-        if state.closed and not state.queue.calls and not state.queue.units and program in self.states:
+        if state.closed and not state.queue.calls and not state.queue.alive and program in self.states:
             del self.states[program]
             self.ready.drop_program(program)
 

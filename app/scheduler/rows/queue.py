@@ -1,4 +1,4 @@
-"""What is counted of one program: its rows, calls and units on the device, and what arrives of each class.
+"""What is counted of one program: its rows and calls, and what arrives of each class.
 
 A queue is bounded to the rows that can be served before their callers give up. How long callers wait is learnt from
 those who leave. Calls beyond the bound are refused at once; while nobody leaves, it grows up to the program's
@@ -46,14 +46,13 @@ class Patience:
 class Queue:
     """Lists have a value for each class. Only the ledger, the outcomes and the scheduler change them."""
 
-    __slots__ = ("alive", "asked", "calls", "demand_ns", "ended", "hints", "most", "patience", "units", "waiting")
+    __slots__ = ("alive", "asked", "calls", "demand_ns", "ended", "hints", "most", "patience", "waiting")
 
     def __init__(self, program: Program, now: int) -> None:
         self.most = program.max_queue  # rows that may wait, of each class
         self.alive = 0  # rows that have started and not ended
         self.waiting = [0 for _ in Klass]  # rows in the ready table
         self.calls = 0  # calls that have not left
-        self.units = 0  # handed to workers and not finished
         # in this window: rows that arrived (refused ones included), and rows that ended well
         self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
         self.demand_ns = [0 for _ in Klass]  # device time that all rows so far need in full batches
