@@ -202,7 +202,7 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """For a scrape and the live page."""
         busy_s = [ns / 1e9 for ns in self.driver.busy_ns]
-        gauges = [served.reports.gauges() for served in self._models.values()]
+        gauges = [served.gauges() for served in self._models.values()]
         return Snapshot(gauges, busy_s, self._lag_s, self.driver.faults)
 
     def watch(self, on_unit_end: OnUnitEnd | None) -> None:

@@ -6,61 +6,60 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from app.contract import CLASSES, ModelInfo
+from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import ActivationMemory, Gauges
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import Klass
 
 KLASSES = dict(zip(CLASSES, Klass, strict=True))
 
 
-class Reports:
-    """Of one served model. `info`: as clients see it. `stages`: those that run one by one; 0 for a model in one piece,
-    1 for a recurrent model that runs by its cell.
+class Reported:
+    """What a served model tells of itself.
+
+    `info`: as clients see it. `stages`: those that run one by one; 0 for a model in one piece, 1 for a recurrent model
+    that runs by its cell.
     """
 
-    def __init__(
-        self, info: ModelInfo, program: int, stats: ModelStats, profiled: ProfiledModel, intake: Intake, stages: int
-    ) -> None:
-        """Without the served model: that has these reports, and would not be freed by reference counting."""
-        executor = profiled.executor
-        self._info = info
-        self._program, self._stats = program, stats
-        self._pool, self._activations = executor.pool, executor.activations
-        self._clock = intake.clock
-        self._profiled = profiled
-        self._stages = stages
-        self._cell = executor.steps is not None
-        self._scheduler = intake.scheduler
-        self._state = self._scheduler.states[program]
+    info: ModelInfo
+    program: int
+    stats: ModelStats
+    executor: Executor
+    profiled: ProfiledModel
+    intake: Intake
+    state: ProgramState
+    stages: int
 
     def gauges(self) -> Gauges:
         """The state of the model at this moment."""
-        state, activations, profiled = self._state, self._activations, self._profiled
+        scheduler, state, profiled = self.intake.scheduler, self.state, self.profiled
+        activations, cell = self.executor.activations, self.executor.steps is not None
         estimates, control = state.estimates, state.estimates.control
         tables: dict[str, Any] = {}
         if control is not None:
             tables = {"loads": control.loads, "tables": control.tables, "level": estimates.level}
         return Gauges(
-            self._stats,
+            self.stats,
             pending_rows=sum(state.queue.waiting),
             waiting={name: state.queue.waiting[klass] for name, klass in KLASSES.items()},
             demand_ns={name: state.queue.demand_ns[klass] for name, klass in KLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
-            preferred=self._scheduler.policies[self._program].target(estimates),
+            preferred=scheduler.policies[self.program].target(estimates),
             rate=estimates.arrivals.rate,
-            slots_used=self._pool.used,
+            slots_used=self.executor.pool.used,
             activations=None
             if activations is None
             else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
             regression=(estimates.line.alpha, estimates.line.beta, estimates.line.residual),
             at_stages=self._at_stages(),
-            workers=len(self._scheduler.device.workers),
-            program=self._program,
-            stages=0 if self._cell else self._stages,
-            cell=self._cell,
+            workers=len(scheduler.device.workers),
+            program=self.program,
+            stages=0 if cell else self.stages,
+            cell=cell,
             batch_ns=profiled.profile.batch_ns,
             origin=profiled.origin,
             scale=estimates.latency[0].scale,
@@ -69,29 +68,29 @@ class Reports:
 
     def _oldest_ns(self) -> int:
         """How long the oldest best-effort row has waited; 0 if none waits."""
-        arrived = self._scheduler.oldest(self._program, Klass.BEST_EFFORT)
-        return 0 if arrived is None else max(0, self._clock() - arrived)
+        arrived = self.intake.scheduler.oldest(self.program, Klass.BEST_EFFORT)
+        return 0 if arrived is None else max(0, self.intake.clock() - arrived)
 
     def _pending_calls(self) -> int:
         """Calls admitted and not yet running."""
-        leases = (cast("Lease", call) for call in self._scheduler.calls if call.program == self._program)
+        leases = (cast("Lease", call) for call in self.intake.scheduler.calls if call.program == self.program)
         return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
 
     def _at_stages(self) -> list[tuple[int, int]]:
         """For a model in stages: (waiting rows, running rows) by stage."""
-        if not self._stages:
+        if not self.stages:
             return []
-        program = self._program
-        running = [0] * self._stages
-        for unit in self._scheduler.units.values():
+        program = self.program
+        running = [0] * self.stages
+        for unit in self.intake.scheduler.units.values():
             if unit.program == program:
                 running[unit.stage] += len(unit.rows)
-        return list(zip(self._scheduler.waiting_by_stage(program), running, strict=True))
+        return list(zip(self.intake.scheduler.waiting_by_stage(program), running, strict=True))
 
     def statistics(self) -> dict[str, Any]:
         """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""
-        gauges, stats = self.gauges(), self._stats
-        latency, profiled = self._state.estimates.latency[0], self._profiled
+        gauges, stats, profiled, estimates = self.gauges(), self.stats, self.profiled, self.state.estimates
+        latency, policy = estimates.latency[0], self.intake.scheduler.policies[self.program]
         regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
         return {
             **stats.triton(),
@@ -102,8 +101,8 @@ class Reports:
                 "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(profiled.profile.batch_ns, 1)},
                 "regression": {name: ns / 1e6 for name, ns in regression},
                 "classes": gauges.classes(),
-                "policy": self._info.batching.policy,
-                "reorders": self._scheduler.policies[self._program].reorders(self._state.estimates),
+                "policy": self.info.batching.policy,
+                "reorders": policy.reorders(estimates),
                 "batch_scale": latency.scale,
                 "slowdown_scale": latency.slowdown_scale,
                 "handover_ms": latency.handover.ns / 1e6,
@@ -123,6 +122,6 @@ class Reports:
                 "batches": {str(rows): parts.count for rows, parts in stats.by_size().items()},
                 "operations": stats.operations(),
             }
-            for (waiting, running), stats in zip(at_stages, self._stats.stages, strict=True)
+            for (waiting, running), stats in zip(at_stages, self.stats.stages, strict=True)
         ]
         return {"stages": stages} if stages else {}

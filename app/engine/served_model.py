@@ -15,7 +15,7 @@ from app.engine.executor import Executor, Piece, Ran, Readers
 from app.engine.lease import Intake, Lease
 from app.engine.outputs import note_rows, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.engine.reports import KLASSES, Reports
+from app.engine.reports import KLASSES, Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
@@ -26,7 +26,7 @@ log = logging.getLogger("starling.engine")
 _ENDED = RowState.ENDED
 
 
-class ServedModel:
+class ServedModel(Reported):
     """Implements contract.Served.
 
     `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
@@ -36,8 +36,8 @@ class ServedModel:
     def __init__(self, model: Model, executor: Executor, program: int, profiled: ProfiledModel, intake: Intake) -> None:
         info, batching = model.info, model.info.batching
         self._cell = executor.steps is not None
-        self._stages = 1 if self._cell else len(executor.model.stages)
-        stats = ModelStats(info.name, info.version, self._stages, batching.default_class)
+        self.stages = 1 if self._cell else len(executor.model.stages)
+        stats = ModelStats(info.name, info.version, self.stages, batching.default_class)
         self.model, self.executor, self.program, self.stats, self.intake = model, executor, program, stats, intake
         self.pool, self.activations = executor.pool, executor.activations
         if self.activations is not None:
@@ -48,11 +48,9 @@ class ServedModel:
         self.drained: asyncio.Future[None] | None = None
         #: What clients send and get; the engine uses `model.info`.
         self.info = info if model.front is None else model.front.client_info(info)
-        self.profiled = profiled
+        self.profiled, self.state = profiled, intake.scheduler.states[program]
         self.finish = stats.call_answered
         self.first_piece, self.next_piece = stats.first_piece, stats.next_piece
-        self.reports = Reports(self.info, program, stats, profiled, intake, self._stages)
-        self.statistics = self.reports.statistics
         self._row_bytes = 0 if self.activations is None else self.activations.row_bytes
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
@@ -100,7 +98,7 @@ class ServedModel:
         intake, service = self.intake, self._klasses[klass]
         if self.drained is not None or intake.refusing is not None:
             return False
-        return intake.scheduler.states[self.program].queue.takes(rows + self.reserved[service], service)
+        return self.state.queue.takes(rows + self.reserved[service], service)
 
     def admit(
         self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
@@ -127,7 +125,7 @@ class ServedModel:
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
             which = "best-effort queue" if klass is Klass.BEST_EFFORT else "queue"
-            most = self.intake.scheduler.states[self.program].queue.patience[klass].bound
+            most = self.state.queue.patience[klass].bound
             return QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:
             return DeadlineUnreachable(
@@ -194,7 +192,7 @@ class ServedModel:
             return
         times = (ran.input_ns, ran.infer_ns, ran.output_ns)
         klass = CLASSES[unit.klass]
-        if not self._stages:
+        if not self.stages:
             batch = FinishedBatch(ran.outputs, ended, times, len(rows), unit.worker, unit.reason)
             for position, row in enumerate(rows):
                 lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a function call per row
@@ -222,7 +220,7 @@ class ServedModel:
     def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
         over: Sequence[int] = ran.ended
-        if not self._cell and unit.stage + ran.steps == self._stages:
+        if not self._cell and unit.stage + ran.steps == self.stages:
             over = range(len(unit.rows))
         batches = note_rows(unit, ran, ended, times, over)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):

@@ -203,7 +203,7 @@ class Rig:
             assert served.reserved == [0, 0]
             state = scheduler.states.get(served.program)
             assert state is None or not any(state.queue.waiting)  # None: the model has gone
-            assert served.reports.gauges().pending_calls == 0
+            assert served.gauges().pending_calls == 0
             if served.executor.activations is not None:
                 assert served.executor.activations.rows == 0
 
