@@ -59,7 +59,7 @@ class Scheduler:
         ledger, policies = self._ledger, self.policies
         self._workers = workers = Workers(device)
         #: By id, those handed out and not finished, oldest first; read-only.
-        self.units: Mapping[int, Unit] = MappingProxyType(workers.units)
+        self.units: Mapping[int, Unit] = workers.units
         self._share = seat = share(device, ledger, workers, policies)
         by_rank = order(ledger.ready, self._states, device.max_running)
         self._admission = Admission(device, ledger, workers, policies)

@@ -8,9 +8,8 @@ device that finished late work would do nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
 
 from app.scheduler.forming.multi_step import continues_without, steps_left, steps_of
 from app.scheduler.forming.order import Order
@@ -35,7 +34,6 @@ from app.scheduler.types import (
 from app.scheduler.workers import Workers
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per unit
-_klass: Callable[[ReadySet], Klass] = attrgetter("klass")  # false for real time
 
 
 class Loop:
@@ -65,7 +63,10 @@ class Loop:
         wake_at: int | None = None
         decision: Cut | Hold
         sets = ledger.ready.nonempty
-        share.best_effort, share.joins_later = bool(share.units) or any(map(_klass, sets)), False
+        share.best_effort, share.joins_later = bool(share.units), False
+        for waiting in sets:
+            if waiting.klass is _BEST_EFFORT:
+                share.best_effort = True
         while sets and not workers.full:  # mostly full: then nothing is asked
             ready: ReadySet | None
             if len(sets) == 1:  # nearly always: there is no choice
