@@ -67,7 +67,6 @@ class CellStreamExecutor(StreamExecutor):
         super().__init__(model, pool, runtime, graphs)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
-        self.flags = False  # the cell itself decides which rows end
         self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
         self._slabs: CellSlabs | None = None

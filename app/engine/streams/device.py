@@ -142,7 +142,7 @@ class StreamDevice:
             self._host.push(worker, job, stop)
 
     def _submit(self, worker: StreamWorker, job: Job, stop: Stop, report: Report) -> None:
-        if not worker.launcher.send(UnitRun(job, stop, worker, report, self.spec.push_ahead_ns).launch):
+        if not worker.launcher.send(UnitRun(job, stop, worker, report, self.spec.push_ahead_ns).begin):
             completion = failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED))
             completion.worker = worker.index
             report(completion)

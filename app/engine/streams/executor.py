@@ -116,6 +116,7 @@ class StreamExecutor(Executor):
 
     keeps_memory = True  # torch's allocator, for each stream
     pool: StreamPool
+    flags = False  # the model itself decides which rows end, with flags of each step
 
     def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool) -> None:
         super().__init__(model, pool)

@@ -7,15 +7,14 @@ are copied into pinned memory lent to the launch, and from there into arrays tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 
 from app.contract import Array
 from app.engine.activations import Passed, Place
-from app.engine.executor import Ran, copied
+from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
@@ -24,33 +23,84 @@ from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A step to launch: the rows in `slots` run as a batch of `size` at `stage`.
+def launches(job: Job, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
+    """The steps of a unit in order, not launched yet; at least one. A stop counts when the next one is asked for."""
+    if isinstance(job.executor, CellStreamExecutor):
+        return _cell_launches(job, job.executor, stop, worker)
+    return _stage_launches(job, stop, worker)
 
-    At a cell also `done`, the steps that each row has made before, and `ends`, the positions of the rows that end with
-    this step, if that is known in advance.
+
+def _stage_launches(job: Job, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
+    executor = job.executor
+    assert isinstance(executor, StreamExecutor)
+    stages = range(executor.last + 1)
+    if job.stage != WHOLE and executor.last:
+        stages = stages[job.stage : job.stage + job.steps]
+    step: Launch | None = None
+    for stage in stages:
+        step = Launch(executor, worker, step, job.slots, job.size, stage)
+        yield step
+        if stop.now:
+            return
+
+
+def _cell_launches(job: Job, executor: CellStreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[CellLaunch]:
+    """Rows leave with the step that they end with: the others continue, or the unit ends there.
+
+    If the cell itself ends rows, the next step must be asked for after this one has ended.
     """
-
-    slots: Slots
-    size: int
-    stage: int = 0
-    done: Sequence[int] = ()
-    ends: Sequence[int] = ()
+    slots, padding, whole = list(job.slots), job.size - len(job.slots), job.stage == WHOLE
+    done = [executor.rows.get(slot) or 0 for slot in slots]
+    left = NO_BOUND if whole else job.steps
+    step: CellLaunch | None = None
+    while slots and left:
+        step = CellLaunch(executor, worker, step, slots, len(slots) + padding, done)
+        yield step
+        if stop.now:
+            return
+        left, done = left - 1, [made + 1 for made in done]
+        if step.ended:
+            gone = set(step.ended)
+            staying = [place for place in range(len(slots)) if place not in gone]
+            slots, done = [slots[place] for place in staying], [done[place] for place in staying]
+            left = NO_BOUND if whole or not stop.at_next_row else 0
 
 
 class Launch:
-    """A launched step. `error` is set on the stream where it occurs."""
+    """A step of a unit: the rows in `slots` run as a batch of `size` at a stage.
 
-    def __init__(self, executor: StreamExecutor, worker: StreamWorker, plan: Planned, before: Launch | None) -> None:
-        """`before`: the step of the same unit behind which it is launched. Raises if pinned memory runs out."""
-        self.executor, self.worker, self.plan, self.before = executor, worker, plan, before
+    `error`: why it failed, set at its launch, or on the stream where it occurs. `launched`: False: it could not be
+    launched, and there is no out-event. `ended`: at a cell, the positions of the rows that end with it.
+    """
+
+    ended: Sequence[int] = ()
+    error: BaseException | None = None
+    launched = False
+    piece: StageGraph | None = None  # the graph that it replays, if any
+    #: Kept until the out-event has fired: the out-stream still reads this memory, which the allocator of the worker's
+    #: stream would otherwise give to the next batch.
+    outputs: Sequence[torch.Tensor] = ()
+    places: Sequence[Place] = ()  # where its rows come from; kept for the same reason
+    results: Sequence[torch.Tensor] = ()  # the outputs in pinned memory
+    passed: Passed | None = None  # its result for the next stage
+    copy = 0  # the number of the last copy of rows that it waits for
+
+    def __init__(
+        self, executor: StreamExecutor, worker: StreamWorker, before: Launch | None, slots: Slots, size: int, stage: int
+    ) -> None:
+        """`before`: the step of the same unit behind which it is launched."""
+        self.executor, self.worker, self.before = executor, worker, before
+        self.slots, self.size, self.stage = slots, size, stage
+        self.memory = executor.memories[worker.index]
+
+    # at its launch
+
+    def reserve(self) -> None:
+        """Choose its graph and take its buffers. Raises if pinned memory runs out."""
+        executor, worker, memory = self.executor, self.worker, self.memory
         self.begun = worker.clock()
-        self.slots, self.stage = plan.slots, plan.stage
-        self.memory = memory = executor.memories[worker.index]
-        self.size, self.longest = plan.size, executor.longest(self.slots)
-        self.piece: StageGraph | None = None  # the graph that it replays, if any
-        shape = executor.shape(worker.index, plan.size, self.longest)
+        self.longest = executor.longest(self.slots)
+        shape = executor.shape(worker.index, self.size, self.longest)
         if shape is not None and memory.graphs is not None:
             self.piece = memory.graphs.pieces[shape][self.stage]
             self.size, self.longest = shape.size, dict(executor.padded_to(shape, self.longest))
@@ -63,17 +113,6 @@ class Launch:
         #: Events: the rows are on the device and the model begins; the outputs are in device memory; they are on the
         #: host.
         self.began, self.computed, self.out_event = self.buffers.events
-        #: Kept until the out-event has fired: the out-stream still reads this memory, which the allocator of the
-        #: worker's stream would otherwise give to the next batch.
-        self.outputs: Sequence[torch.Tensor] = ()
-        self.places: Sequence[Place] = ()  # where its rows come from; kept for the same reason
-        self.passed: Passed | None = None  # its result for the next stage
-        self.results: list[torch.Tensor] = []  # the outputs in pinned memory
-        self.error: BaseException | None = None
-        self.copy = 0  # the number of the last copy of rows that it waits for
-        self.launched = False  # False: the device failed, and there is no out-event
-
-    # at its launch
 
     def launch(self) -> None:
         """Enqueue all of its work on the worker's two streams. Raises what the runtime raises when the device fails.
@@ -86,15 +125,19 @@ class Launch:
         self._prepare()
         runtime.enqueue(stream, partial(self._try, self._compute))
         runtime.record(self.computed, stream)
-        if self._leaving():
+        if self._leaves():
             runtime.wait(out, self.computed)
             runtime.enqueue(out, partial(self._try, self._copy_out))
             stream = out
         runtime.record(self.out_event, stream)
         self.launched = True
 
-    def _leaving(self) -> bool:
+    def _leaves(self) -> bool:
         """Whether something is copied to the host."""
+        return self._answers()
+
+    def _answers(self) -> bool:
+        """Whether it makes outputs."""
         return self.passed is None
 
     def _prepare(self) -> None:
@@ -183,14 +226,12 @@ class Launch:
         computed = now - worker.runtime.elapsed_ns(self.computed, self.out_event)
         waited = max(0, computed - infer - max(self.begun, worker.computed))
         worker.computed = computed
-        outputs, lengths = self._answers()
-        return Ran(outputs, waited, infer, worker.clock() - computed, overlapped=True, lengths=lengths)
+        outputs, lengths = self._outputs() if self._answers() else ([], None)
+        out = worker.clock() - computed
+        return Ran(outputs, waited, infer, out, overlapped=True, ended=tuple(self.ended), lengths=lengths)
 
-    def _answers(self) -> tuple[list[Array], Array | None]:
-        if self.passed is not None:
-            return [], None
-        specs = self.executor.model.info.returned
-        results = zip(self.results, specs, strict=True)
+    def _outputs(self) -> tuple[list[Array], Array | None]:
+        results = zip(self.results, self.executor.model.info.returned, strict=True)
         return self.executor.answers([copied(result, spec, len(result)) for result, spec in results])
 
     def commit(self) -> None:
@@ -208,41 +249,53 @@ class CellLaunch(Launch):
     """A step of a cell. New rows begin first; rows that end are finished, and only their outputs are copied to the
     host.
 
-    Which rows end is known at the launch, unless the cell itself decides. Then it is known when the flags are on the
+    Which rows end is known when it is made, unless the cell itself decides. Then it is known when the flags are on the
     host, and the completer finishes these rows on a stream of its own, since other steps may have been launched behind.
     """
 
     executor: CellStreamExecutor
 
     def __init__(
-        self, executor: CellStreamExecutor, worker: StreamWorker, plan: Planned, before: Launch | None
-    ) -> None:
-        super().__init__(executor, worker, plan, before)
-        self.size = len(self.slots) if self.piece is None else self.size
-        self.ended: Sequence[int] = ()  # positions of rows that end with it
-        self.new = [slot for slot, made in zip(self.slots, plan.done, strict=True) if not made]
+        self, executor: CellStreamExecutor, worker: StreamWorker, before: Launch | None, slots: Slots, size: int,
+        done: Sequence[int],
+    ) -> None:  # fmt: skip
+        """`done`: the steps that each row has made before."""
+        super().__init__(executor, worker, before, slots, size, 0)
+        self.done, self.limits = done, executor.limits(slots)
+        self.new = [slot for slot, made in zip(slots, done, strict=True) if not made]
+        if not executor.flags:
+            self.ended = self._over([False] * len(slots))
 
-    def _leaving(self) -> bool:
-        return self.executor.flags or bool(self.ended)
+    def _over(self, flags: Sequence[bool]) -> list[int]:
+        """The positions of rows that have these flags, or have made all their steps with this one."""
+        rows = enumerate(zip(flags, self.done, self.limits, strict=True))
+        return [place for place, (flag, made, limit) in rows if flag or made + 1 >= limit]
+
+    def reserve(self) -> None:
+        super().reserve()
+        if self.piece is None:
+            self.size = len(self.slots)
 
     def _prepare(self) -> None:
-        executor, slots, done = self.executor, self.slots, self.plan.done
-        if any(made >= limit for made, limit in zip(done, executor.limits(slots), strict=True)):  # the scheduler's bug
+        executor, slots, done = self.executor, self.slots, self.done
+        if any(made >= limit for made, limit in zip(done, self.limits, strict=True)):  # the scheduler's bug
             self.error = RuntimeError("a row has made all its steps")
             done = [0] * len(slots)  # an out-of-range index would crash the device
         if self.new:
             executor.write_index(self.new, len(self.new), self.table)
         executor.write_step(slots, done, self.size, self.table)
-        self._end(self.plan.ends)
+        if self.ended:
+            executor.write_ends(*self._leavers(), self.table)
 
-    def _end(self, places: Sequence[int]) -> None:
-        """These rows end with this step."""
-        self.ended = places
-        if places:
-            self.executor.write_ends([self.slots[place] for place in places], self._made(), self.table)
+    def _leavers(self) -> tuple[list[int], list[int]]:
+        """The slots of the rows that end with it, and the steps that each has made."""
+        return [self.slots[place] for place in self.ended], [self.done[place] + 1 for place in self.ended]
 
-    def _made(self) -> list[int]:
-        return [self.plan.done[place] + 1 for place in self.ended]
+    def _leaves(self) -> bool:
+        return self.executor.flags or self._answers()
+
+    def _answers(self) -> bool:
+        return bool(self.ended)
 
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         executor, index = self.executor, self.memory.index
@@ -253,19 +306,15 @@ class CellLaunch(Launch):
         else:
             self.piece.replay()
             flags = self.piece.outputs
-        return self._finished(index) if self.ended else flags
-
-    def _finished(self, index: torch.Tensor) -> list[torch.Tensor]:
-        """The outputs of the rows that end, computed from what the step has written."""
-        return self.executor.finish(index, [self.slots[place] for place in self.ended], self._made())
+        return executor.finish(index, *self._leavers()) if self.ended else flags
 
     def conclude(self) -> None:
         """The flags are on the host: finish the rows that end. Few steps have any, and only the completer waits."""
         if not self.executor.flags or self.error is not None:
             return
-        flags, limits = self.results[0].tolist(), self.executor.limits(self.slots)
-        self._end([place for place, made in enumerate(self.plan.done) if flags[place] or made + 1 == limits[place]])
+        self.ended = self._over(self.results[0].tolist())
         if self.ended:
+            self.executor.write_ends(*self._leavers(), self.table)
             runtime, stream = self.worker.runtime, self.worker.ends
             runtime.enqueue(stream, partial(self._try, self._finish_flagged))
             runtime.record(self.out_event, stream)
@@ -273,16 +322,8 @@ class CellLaunch(Launch):
 
     def _finish_flagged(self) -> None:
         index = self.index.to(self.memory.index.device, non_blocking=True, copy=True)
-        self.outputs = self._finished(index)
+        self.outputs = self.executor.finish(index, *self._leavers())
         self._copy_out()
 
-    def result(self) -> Ran:
-        ran = super().result()
-        ran.ended = tuple(self.ended)
-        return ran
-
-    def _answers(self) -> tuple[list[Array], Array | None]:
-        return super()._answers() if self.ended else ([], None)
-
     def commit(self) -> None:
-        self.executor.rows.join(self.slots, [made + 1 for made in self.plan.done])
+        self.executor.rows.join(self.slots, [made + 1 for made in self.done])
