@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 
@@ -34,25 +35,19 @@ Place = tuple[Passed, int]
 Neighbours = tuple[Passed, int, int]  # rows from the second number up to the third
 
 
-class Activations(Kept):
+class Activations(Kept[Place]):
     """Of one placed model."""
 
     copies = 2  # the input of a stage and its result
 
     def __init__(self) -> None:
-        self._places: dict[int, Place] = {}  # by slot
+        super().__init__()
         self.axes = SecondAxes()
-        #: Slots of rows whose kept tensors may have been changed by a stage that failed.
-        self.doubtful: set[int] = set()
-
-    @property
-    def rows(self) -> int:
-        return len(self._places)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all batches of which a row is still kept."""
-        batches = {id(passed): passed for passed, _ in list(self._places.values())}
+        batches = {id(passed): passed for passed, _ in list(self._rows.values())}
         return sum(value.nbytes for passed in batches.values() for value in (*passed.tensors, *passed.context))
 
     def keep(
@@ -71,17 +66,13 @@ class Activations(Kept):
 
     def commit(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
         """The rows in these slots are at these positions of a batch from now on."""
-        places = self._places
-        for slot, position in zip(slots, positions, strict=True):
-            places[slot] = (passed, position)
-        if self.doubtful:
-            self.doubtful.difference_update(slots)
+        self.join(slots, zip(repeat(passed), positions))
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
         """The places of these rows, which must have completed `stage` last."""
         found = []
         for slot in slots:
-            place = self._places.get(slot)
+            place = self.get(slot)
             if place is None or place[0].stage != stage:  # a bug of the scheduler
                 where = "has not begun" if place is None else f"comes from stage {place[0].stage}"
                 raise RuntimeError(f"stage {stage + 1}: a row {where}")
@@ -151,13 +142,7 @@ class Activations(Kept):
 
     def context(self, rows: Sequence[int], longest: Mapping[str, int]) -> Sequence[torch.Tensor] | None:
         """The context of the batch that these rows were in, if they are still exactly that batch; else None."""
-        passed = self._places[rows[0]][0]
+        passed = self._rows[rows[0]][0]
         same = len(rows) == len(passed.tensors[0]) and dict(passed.longest) == dict(longest)
-        unchanged = same and all(self._places[row] == (passed, place) for place, row in enumerate(rows))
+        unchanged = same and all(self._rows[row] == (passed, place) for place, row in enumerate(rows))
         return passed.context if unchanged else None
-
-    def release(self, slots: Slots) -> None:
-        for slot in slots:
-            self._places.pop(slot, None)
-        if self.doubtful:
-            self.doubtful.difference_update(slots)

@@ -151,7 +151,7 @@ class Executor:
 
     keeps_memory = False
     one_unit = False
-    activations: Kept | None = None
+    activations: Kept[Any] | None = None
     steps: Steps | None = None
     unruly: tuple[Setting, ...] = ()
 

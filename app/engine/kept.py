@@ -12,16 +12,21 @@ from app.engine.pool import Slots
 R = TypeVar("R")
 
 
-class Kept:
-    """Of one placed model. A row is known by its slot, which it has until it ends.
+class Kept(Generic[R]):
+    """Of one placed model: what is known of each row, by its slot, which it has until it ends.
 
     `row_bytes`: the most that a row has taken so far; 0: memory for all slots is reserved. `copies`: how often a row
-    may exist at once. `reserved`: rows that memory is reserved for; 0: it is allocated as needed.
+    may exist at once. `reserved`: rows that memory is reserved for; 0: it is allocated as needed. `place_bytes`: of a
+    row's place in slabs.
     """
 
     copies = 1
     reserved = 0
     row_bytes = 0
+    place_bytes = 0
+
+    def __init__(self) -> None:
+        self._rows: dict[int, R] = {}
 
     def bound(self, most: int) -> None:
         """At most so many rows will be alive at once. Called before serving."""
@@ -29,54 +34,31 @@ class Kept:
     @property
     def rows(self) -> int:
         """Rows of which something is kept."""
-        raise NotImplementedError
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes kept."""
-        raise NotImplementedError
-
-    def release(self, slots: Slots) -> None:
-        """Forget these rows, which will not continue. Rows that are not kept are ignored."""
-        raise NotImplementedError
-
-
-class Rows(Kept, Generic[R]):
-    """Rows that have joined a segment that repeats, and have not left it: by slot, what is known of each.
-
-    `place_bytes`: of a row's place in slabs.
-    """
-
-    place_bytes = 0
-
-    def __init__(self) -> None:
-        self._rows: dict[int, R] = {}
-
-    @property
-    def rows(self) -> int:
         return len(self._rows)
 
     @property
     def nbytes(self) -> int:
+        """Bytes kept."""
         return len(self._rows) * self.place_bytes
 
     def missing(self, slots: Slots) -> list[int]:
-        """Those of these slots whose rows have not joined."""
+        """Those of these slots of whose rows nothing is kept."""
         return [slot for slot in slots if slot not in self._rows]
 
     def get(self, slot: int) -> R | None:
-        """The row in this slot, if it has joined."""
+        """What is known of the row in this slot."""
         return self._rows.get(slot)
 
     def of(self, slots: Slots) -> list[R]:
-        """The rows in these slots, which have joined."""
+        """The rows in these slots, which are kept."""
         return [self._rows[slot] for slot in slots]
 
     def join(self, slots: Slots, rows: Iterable[R]) -> None:
-        """Rows join, or what is known of them changes."""
+        """Keep rows, or what is known of them from now on."""
         self._rows.update(zip(slots, rows, strict=True))
 
     def release(self, slots: Slots) -> None:
+        """Forget these rows, which will not continue. Rows that are not kept are ignored."""
         for slot in slots:
             row = self._rows.pop(slot, None)
             if row is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from torch import nn
 
@@ -109,7 +110,7 @@ class Memory:
         """Release what was reserved. `model`: as in the Reservation."""
         self._reserved = [one for one in self._reserved if one.model is not model]
 
-    def most_alive(self, info: ModelInfo, activations: Kept | None) -> int:
+    def most_alive(self, info: ModelInfo, activations: Kept[Any] | None) -> int:
         """The most rows that may be alive at once, so that their activations between stages fit.
 
         A row counts with the most that any has taken so far, twice if a stage's input and result exist at once.

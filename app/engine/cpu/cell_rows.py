@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.activations import Activations, Passed
-from app.engine.kept import Rows
+from app.engine.kept import Kept
 from app.engine.pool import Slots, pageable
 from app.engine.step_slabs import StepSlabs, step_bytes
 from app.engine.tensors import indices
@@ -34,7 +34,7 @@ class CellRow:
     done: int = 0
 
 
-class CellRows(Rows[CellRow]):
+class CellRows(Kept[CellRow]):
     """Of one placed model."""
 
     copies = 2  # the state before and after a step

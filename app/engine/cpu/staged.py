@@ -58,9 +58,9 @@ class StagedExecutor(SegmentExecutor):
 
     def note_failure(self, slots: Slots) -> None:
         """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
-        counters.
+        counters. Without it, the stages before run again.
         """
-        self.activations.doubtful.update(slots)
+        self.activations.release(slots)
 
     def call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
         """Call a stage. Returns its result and nanoseconds."""
@@ -87,17 +87,17 @@ class StagedExecutor(SegmentExecutor):
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
         stages, count = self.model.stages, len(self.model.info.inputs)
-        doubtful = stage > 0 and not self.activations.doubtful.isdisjoint(slots)
+        forgotten = stage > 0 and bool(self.activations.missing(slots))
         context: Sequence[torch.Tensor] | None = None if stages.context is not None else ()
-        if stage and context is None and not doubtful:
+        if stage and context is None and not forgotten:
             context = self.activations.context(rows, longest)
         keywords: dict[str, Any] = {}
-        if stage and not doubtful and context is not None and all(place >= count for place in stages.again[stage]):
+        if stage and not forgotten and context is not None and all(place >= count for place in stages.again[stage]):
             given: list[Any] = [*[None] * count, *context]
         else:
             inputs, keywords, *_ = self.batch(rows, (lengths, longest))
             given = stages.given(inputs) if context is None else [*inputs, *context]
-        if doubtful:
+        if forgotten:
             passed = self._again(stage, given, keywords, len(rows))
         else:
             passed = self.activations.gather(rows, stage, longest)[0] if stage else given[:count]
@@ -172,7 +172,7 @@ class _Stages(Together):
             return [], executor.scatter(self._result, len(slots), size, self._longest), None
         executor.keep(slots, stage, self._result, size, self._longest, self._context)
         if not self._sound:
-            executor.activations.doubtful.update(slots)
+            executor.note_failure(slots)
         return [], [], None
 
 

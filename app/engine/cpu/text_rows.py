@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from app.engine.kept import Rows
+from app.engine.kept import Kept
 from app.engine.pool import Slots
 from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import Text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # transformers is imported when a model needs it
 TextRow = PlacedText[Text]
 
 
-class TextRows(Rows[TextRow]):
+class TextRows(Kept[TextRow]):
     """Of one placed decoder. `places` are reserved when `bound` is called."""
 
     places: Places[Text]

@@ -17,7 +17,7 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.executor import Steps
-from app.engine.kept import Rows
+from app.engine.kept import Kept
 from app.engine.pool import Allocate, Slots
 from app.engine.step_slabs import StepSlabs
 from app.engine.streams.cuda import CudaRuntime
@@ -70,7 +70,7 @@ class CellStreamExecutor(StreamExecutor):
         self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
         self._slabs: CellSlabs | None = None
-        self.rows = Rows[int]()  # the steps that each row has made
+        self.rows = Kept[int]()  # the steps that each row has made
         self._first = 1 + len(self.axes)  # the first row of the index that is used for a cell
 
     @property

@@ -123,7 +123,7 @@ class StreamExecutor(Executor):
         self.runtime = runtime
         self.calls = model.stages.calls or (model.call,)
         self.last = len(self.calls) - 1
-        self.activations: Kept | None = Activations() if model.stages else None
+        self.activations: Kept[Any] | None = Activations() if model.stages else None
         #: Names of the variable axes, in the order of the rows of a unit's index.
         self.axes = sorted(pool.lengths)
         self.padded_axis = variable_axis(model)  # along which graphs pad
