@@ -7,14 +7,14 @@ later, so that they leave together.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
-from app.engine.cpu.segments import SegmentExecutor, Together
+from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
@@ -62,18 +62,26 @@ class CellExecutor(SegmentExecutor):
         values, made = self.cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
         outputs, own = self.answers(self.scatter(values, len(slots), size, longest))
-        infer_ns = inferred - gathered
-        output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
+        return Ran(outputs, *since(begin, gathered, inferred), step_ns=(inferred - gathered) // made, lengths=own)
 
-    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
+    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
+        begin = time.perf_counter_ns()
         new = self.activations.missing(slots)
         if new:
             inputs, keywords, *_ = self.batch(new)
             given, own = self.cell.taken(inputs)
             begun = self.cell.begin(given, own, **keywords)
             self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun, own))
-        return _CellSteps(self, slots, most, job.best_effort, stop)
+        unit = _CellSteps(self, slots, most, job.best_effort, stop)
+        gathered = time.perf_counter_ns()
+        unit.make()
+        inferred = time.perf_counter_ns()
+        step_ns = (inferred - gathered) // unit.made
+        ended, outputs, lengths = unit.end()
+        parts = since(begin, gathered, inferred)
+        return Ran(
+            outputs, *parts, stages_ns=parts[1:2], step_ns=step_ns, steps=unit.made, ended=tuple(ended), lengths=lengths
+        )
 
     def outputs(
         self, slots: Slots, state: tuple[torch.Tensor, ...], ys: Sequence[torch.Tensor], made: Sequence[int]
@@ -97,7 +105,7 @@ class CellExecutor(SegmentExecutor):
         self.steps = Steps(axis.most or 0, x is None)
 
 
-class _CellSteps(Together):
+class _CellSteps:
     """Rows that have begun. Their kept state does not change before `end`: to undo steps, they are made again."""
 
     def __init__(self, executor: CellExecutor, slots: Slots, most: int, hurried: bool, stop: Stop) -> None:
@@ -120,11 +128,12 @@ class _CellSteps(Together):
         self._places: Sequence[int] = self._staying  # and their positions in the last step
         self._last: CellStep
 
-    def steps(self) -> Iterator[int]:
-        begin, bound = time.perf_counter_ns(), NO_BOUND
+    def make(self) -> None:
+        """Make steps until a row ends or the unit is stopped; those before one that fails."""
+        bound = NO_BOUND
         while True:
             try:
-                yield from self._make(bound)
+                self._make(bound)
                 break
             except Exception:
                 if self.made:
@@ -134,18 +143,17 @@ class _CellSteps(Together):
                 else:
                     raise
                 self._again()
-        self.step_ns = (time.perf_counter_ns() - begin) // self.made
 
     def _again(self) -> None:
         self._reset()
         self._state = self._kept.state(self._slots)
 
-    def _make(self, bound: int) -> Iterator[int]:
+    def _make(self, bound: int) -> None:
         """Make steps, at most `bound`, until some of the rows end, or several groups of them if they wait."""
         rows, until, latest = self._rows, min(self._most, bound), bound
         while True:
             going = [rows[place] for place in self._staying]
-            yield from self._until(going, until)
+            self._until(going, until)
             last = self._last
             flags = [False] * len(going) if last.ended is None else last.ended.tolist()
             over = [at for at, row in enumerate(going) if flags[at] or row.done + self.made == row.limit]
@@ -168,7 +176,7 @@ class _CellSteps(Together):
         """Whether rows that have ended may wait for others: nobody waits for the unit, and their ends are known."""
         return not (self._stop.at_next_row or self._stop.now) and last.ended is None
 
-    def _until(self, rows: Sequence[CellRow], most: int) -> Iterator[int]:
+    def _until(self, rows: Sequence[CellRow], most: int) -> None:
         """Make steps of these rows up to number `most`, until a row ends or the unit is stopped.
 
         A cell may make several steps in one call; a stop takes effect after them.
@@ -187,8 +195,8 @@ class _CellSteps(Together):
                 if cell.keeps(place):
                     kept.write(rows, at, self.made, place, y)
             self.made += steps
+            stop.made = self.made
             self._last = stepped
-            yield self.made
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or self.made == most or stop.now or (waits and stop.at_next_row):
                 return
@@ -206,8 +214,7 @@ class _CellSteps(Together):
                 if not bound:
                     raise
                 self._again()
-                for _ in self._make(bound):
-                    pass
+                self._make(bound)
         self._kept.keep_state([self._slots[place] for place in self._staying], self._places, self._last.state)
         for row in self._rows:
             row.done = min(row.done + self.made, row.limit)

@@ -7,13 +7,13 @@ the steps of the others. How much is read before each step is decided in `app/sc
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from app.contract import Array, Model
-from app.engine.cpu.segments import SegmentExecutor, Together
+from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.cpu.text_rows import TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
@@ -52,7 +52,7 @@ class DecodingExecutor(SegmentExecutor):
         self.steps = Steps(bounds.text + pieces, True)
         self._reading: _Reading | None = None
         self._budget = prefill.PrefillBudget()
-        self.last_ns = 0  # what the last step took
+        self._last_ns = 0  # what the last step took
 
     def whole(self, slots: Slots, size: int) -> Ran:
         """A few steps of the rows, as one batch of `size`."""
@@ -65,12 +65,37 @@ class DecodingExecutor(SegmentExecutor):
         times = self._call.write(texts, begun)
         inferred = time.perf_counter_ns()
         outputs = self.answers_of(texts[: len(slots)])
-        infer_ns = inferred - gathered
-        output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))
+        return Ran(outputs, *since(begin, gathered, inferred), step_ns=int(median(times)))
 
-    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
-        return _TextSteps(self, slots, most, job.readers, stop)
+    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
+        """The rows are at the first places of the slab; new ones read their prompts between the steps."""
+        rows, begin = self.activations, time.perf_counter_ns()
+        new, going, times = rows.missing(slots), rows.arrange(slots), []
+        gathered, made = time.perf_counter_ns(), 0
+        while not made or not (made == most or stop.now or any(row.text.reason for row in going)):
+            try:
+                going = self.read(new, going)
+                new = new and rows.missing(new)
+                if going:
+                    times.append(self.step(going))
+            except Exception:  # after the first step: the next unit of these rows begins here, and will raise it again
+                if not made:
+                    raise
+                break
+            stop.made = made = made + 1
+            if job.readers is not None:
+                self._send(job.readers, slots)
+        inferred = time.perf_counter_ns()
+        ended = [at for at, row in enumerate(map(rows.get, slots)) if row is not None and row.text.reason]
+        over = rows.of([slots[at] for at in ended])
+        outputs = self.answers_of([row.text for row in over])
+        for row in over:
+            rows.places.leave(row)
+        parts = since(begin, gathered, inferred)
+        return Ran(
+            outputs, *parts, stages_ns=parts[1:2], step_ns=sum(times) // max(1, len(times)), steps=made,
+            ended=tuple(ended),
+        )  # fmt: skip
 
     def answers_of(self, texts: Sequence[Text]) -> list[Array]:
         return list(self._call.answers(texts)) if texts else []
@@ -80,7 +105,7 @@ class DecodingExecutor(SegmentExecutor):
     def read(self, new: Sequence[int], going: list[TextRow]) -> list[TextRow]:
         """Have new rows read their prompts: at least one piece, and as much as the budget allows. Returns all rows that
         have read theirs, those of `going` first."""
-        self._budget.start(self.last_ns)
+        self._budget.start(self._last_ns)
         while new and (tokens := self._budget.tokens(self._least_of(new[0]))) is not None:
             begin = time.perf_counter_ns()
             reading = self._reading_of(new, tokens)
@@ -121,52 +146,18 @@ class DecodingExecutor(SegmentExecutor):
 
     # steps
 
-    def step(self, rows: Sequence[TextRow]) -> None:
-        """Write one more token for each of these rows, which are at the first places."""
+    def step(self, rows: Sequence[TextRow]) -> int:
+        """Write one more token for each of these rows, which are at the first places. Returns its nanoseconds."""
         begin, places = time.perf_counter_ns(), self.activations.places
         texts = [row.text for row in rows]
         self._call.extend(texts, places.step(rows, [text.last for text in texts]))
         places.stepped(rows)
-        self.last_ns = time.perf_counter_ns() - begin
+        self._last_ns = time.perf_counter_ns() - begin
+        return self._last_ns
 
-
-class _TextSteps(Together):
-    """Rows at the first places of the slab, and new ones, which read their prompts between the steps."""
-
-    def __init__(
-        self, executor: DecodingExecutor, slots: Slots, most: int, readers: Readers | None, stop: Stop
-    ) -> None:
-        self._executor, self._rows = executor, executor.activations
-        self._slots, self._most, self._readers, self._stop = slots, most, readers, stop
-        self._new, self._going = self._rows.missing(slots), self._rows.arrange(slots)
-        self._step_times: list[int] = []
-
-    def steps(self) -> Iterator[int]:
-        while True:
-            try:
-                self._step()
-            except Exception:  # after the first step: the next unit of these rows begins here, and will raise it again
-                if not self.made:
-                    raise
-                return
-            self.made += 1
-            yield self.made
-            if self._readers is not None:
-                self._send(self._readers)
-            if self.made == self._most or self._stop.now or any(row.text.reason for row in self._going):
-                return
-
-    def _step(self) -> None:
-        executor = self._executor
-        self._going = executor.read(self._new, self._going)
-        self._new = self._new and self._rows.missing(self._new)
-        if self._going:
-            executor.step(self._going)
-            self._step_times.append(executor.last_ns)
-
-    def _send(self, readers: Readers) -> None:
+    def _send(self, readers: Readers, slots: Slots) -> None:
         """What was written, for calls that stream."""
-        rows = ((slot, self._rows.get(slot)) for slot in readers.slots.intersection(self._slots))
+        rows = ((slot, self.activations.get(slot)) for slot in readers.slots.intersection(slots))
         texts = [(slot, row.text) for slot, row in rows if row is not None]
         pieces = [
             Piece(slot, (text.piece(), text.reason, text.prompt, text.tokens), text.tokens) for slot, text in texts
@@ -174,13 +165,3 @@ class _TextSteps(Together):
         pieces = [piece for piece in pieces if any(piece.made[:2])]
         if pieces:
             readers.send(pieces)
-
-    def end(self) -> tuple[list[int], list[Array], Array | None]:
-        self.step_ns = sum(self._step_times) // max(1, len(self._step_times))
-        rows = list(map(self._rows.get, self._slots))
-        ended = [at for at, row in enumerate(rows) if row is not None and row.text.reason]
-        over = [row for row in rows if row is not None and row.text.reason]
-        outputs = self._executor.answers_of([row.text for row in over])
-        for row in over:
-            self._rows.places.leave(row)
-        return ended, outputs, None

@@ -9,14 +9,15 @@ A stage that returns the same memory each time has its results copied.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.segments import SegmentExecutor, Together
+from app.engine.cpu.executor import Lengths
+from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.executor import Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -41,8 +42,8 @@ class StagedExecutor(SegmentExecutor):
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
 
-    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
-        return _Stages(self, slots, job.size, range(job.stage, job.stage + most), stop, self.call)
+    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
+        return self._pass_through(slots, job.size, range(job.stage, job.stage + most), stop, self.call)
 
     def whole(self, slots: Slots, size: int) -> Ran:
         return self._whole(slots, size, self.call)
@@ -52,9 +53,48 @@ class StagedExecutor(SegmentExecutor):
         return self._whole(slots, size, self._try)
 
     def _whole(self, slots: Slots, size: int, call: _Call) -> Ran:
-        ran = self._ran(lambda: _Stages(self, slots, size, range(self.last + 1), None, call), Stop())
+        ran = self._pass_through(slots, size, range(self.last + 1), None, call)
         ran.infer_ns = sum(ran.stages_ns)  # a trial does more than compute
         return ran
+
+    def _pass_through(self, slots: Slots, size: int, stages: range, stop: Stop | None, call: _Call) -> Ran:
+        """Rows pass through these stages. Without a `stop` none may fail."""
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        _, longest = known = self.lengths_of(rows)
+        arguments, keywords, context = self.arguments(slots, rows, stages[0], known)
+        given: Sequence[Any] = ()  # what later stages may take again
+        times: list[int] = []
+        gathered, result, sound = time.perf_counter_ns(), None, True
+        for stage in stages:
+            if times:
+                if stop is not None and stop.now:
+                    break
+                passed = passed_on(result, stage - 1, len(rows))
+                self.activations.learn(stage - 1, passed, longest, context)
+                if self.model.stages.again[stage] and not given:
+                    given = [*self.batch(rows, known)[0], *context]
+                arguments, keywords = self.model.stages.arguments(stage, passed, given), {}
+            try:
+                result, ns = call(stage, arguments, keywords)
+            except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
+                if not times or stop is None:
+                    raise
+                sound = False  # it may have changed the result of the one before
+                break
+            times.append(ns)
+            if stop is not None:
+                stop.made = len(times)
+        inferred = time.perf_counter_ns()
+        outputs: list[Array] = []
+        last = stages[len(times) - 1]
+        if last == self.last:
+            outputs = self.scatter(result, len(slots), len(rows), longest)
+        else:
+            self.keep(slots, last, result, len(rows), longest, context)
+            if not sound:
+                self.note_failure(slots)
+        return Ran(outputs, *since(begin, gathered, inferred), stages_ns=tuple(times), steps=len(times))
 
     def note_failure(self, slots: Slots) -> None:
         """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
@@ -83,10 +123,10 @@ class StagedExecutor(SegmentExecutor):
         return result, ns
 
     def arguments(
-        self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
+        self, slots: Slots, rows: list[int], stage: int, known: Lengths
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
-        stages, count = self.model.stages, len(self.model.info.inputs)
+        stages, count, (_, longest) = self.model.stages, len(self.model.info.inputs), known
         forgotten = stage > 0 and bool(self.activations.missing(slots))
         context: Sequence[torch.Tensor] | None = None if stages.context is not None else ()
         if stage and context is None and not forgotten:
@@ -95,7 +135,7 @@ class StagedExecutor(SegmentExecutor):
         if stage and not forgotten and context is not None and all(place >= count for place in stages.again[stage]):
             given: list[Any] = [*[None] * count, *context]
         else:
-            inputs, keywords, *_ = self.batch(rows, (lengths, longest))
+            inputs, keywords, *_ = self.batch(rows, known)
             given = stages.given(inputs) if context is None else [*inputs, *context]
         if forgotten:
             passed = self._again(stage, given, keywords, len(rows))
@@ -120,60 +160,6 @@ class StagedExecutor(SegmentExecutor):
         if self._reuses[stage]:
             passed = tuple(tensor.clone() for tensor in passed)
         self.activations.keep(slots, stage, passed, longest, context)
-
-
-class _Stages(Together):
-    """Rows that pass through these stages. Without a `stop` none may fail."""
-
-    def __init__(
-        self, executor: StagedExecutor, slots: Slots, size: int, stages: range, stop: Stop | None, call: _Call
-    ) -> None:
-        self._executor, self._slots, self._stages, self._stop, self._call = executor, slots, stages, stop, call
-        self._rows = rows = padded(slots, size)
-        self._lengths, self._longest = executor.lengths_of(rows) if executor.pool.lengths else ({}, {})
-        self._arguments, self._keywords, self._context = executor.arguments(
-            slots, rows, stages[0], self._lengths, self._longest
-        )
-        self._given: Sequence[Any] = ()  # what later stages may take again
-        self._result: Any = None
-        self._sound = True  # False: a stage that failed may have changed the result of the one before
-        self.times: list[int] = []
-
-    def steps(self) -> Iterator[int]:
-        for stage in self._stages:
-            if self.made:
-                if self._stop is not None and self._stop.now:
-                    return
-                self._pass_on(stage)
-            try:
-                self._result, ns = self._call(stage, self._arguments, self._keywords)
-            except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
-                if not self.made or self._stop is None:
-                    raise
-                self._sound = False
-                return
-            self.times.append(ns)
-            self.made += 1
-            yield self.made
-
-    def _pass_on(self, stage: int) -> None:
-        """Make the arguments of a further stage."""
-        executor, stages = self._executor, self._executor.model.stages
-        passed = passed_on(self._result, stage - 1, len(self._rows))
-        executor.activations.learn(stage - 1, passed, self._longest, self._context)
-        if stages.again[stage] and not self._given:
-            inputs, *_ = executor.batch(self._rows, (self._lengths, self._longest))
-            self._given = [*inputs, *self._context]
-        self._arguments, self._keywords = stages.arguments(stage, passed, self._given), {}
-
-    def end(self) -> tuple[list[int], list[Array], Array | None]:
-        executor, slots, stage, size = self._executor, self._slots, self._stages[self.made - 1], len(self._rows)
-        if stage == executor.last:
-            return [], executor.scatter(self._result, len(slots), size, self._longest), None
-        executor.keep(slots, stage, self._result, size, self._longest, self._context)
-        if not self._sound:
-            executor.note_failure(slots)
-        return [], [], None
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:
