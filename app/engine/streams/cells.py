@@ -9,7 +9,7 @@ behind the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from app.engine.pool import Allocate, Slots
 from app.engine.step_slabs import StepSlabs
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
-from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.executor import Longest, StreamExecutor
 from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel, CellStart, CellStep
@@ -69,7 +69,7 @@ class CellStreamExecutor(StreamExecutor):
         self.cell = model.call
         self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
-        self._slabs: CellSlabs | None = None
+        self.slabs: CellSlabs  # once it has been tried
         self.rows = Kept[int]()  # the steps that each row has made
         self._first = 1 + len(self.axes)  # the first row of the index that is used for a cell
 
@@ -77,28 +77,23 @@ class CellStreamExecutor(StreamExecutor):
     def index_rows(self) -> int:
         return super().index_rows + 8
 
-    @property
-    def slabs(self) -> CellSlabs:
-        assert self._slabs is not None  # it has been tried
-        return self._slabs
-
     # before it serves
 
     def rehearse_row(self, slots: Slots) -> None:
         """Run the first step of a row, once, and allocate the memory of all slots' rows."""
-        if self._slabs is not None:
+        if self.steps is not None:
             return
         index, cell = self.memories[0].index, self.cell
         self.put_index(index, slots[:1], 1)
-        begun = self._begin(index, 1, self.longest(slots[:1]), **self.keywords(slots[:1]))
+        begun = self._begin(index, slots[:1])
         stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
         steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
-        self._slabs = CellSlabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
+        self.slabs = CellSlabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
         self.flags = stepped.ended is not None
-        self.activations, self.rows.place_bytes = self.rows, self._slabs.row_bytes
+        self.activations, self.rows.place_bytes = self.rows, self.slabs.row_bytes
         self.steps = Steps(cell.axis.most or 0, begun.x is None)
 
-    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
+    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
         """Rows begin, make one step and end."""
         table = torch.zeros(index.shape, dtype=torch.int64)
         rows = padded(slots, size)
@@ -106,15 +101,10 @@ class CellStreamExecutor(StreamExecutor):
         self.write_step(rows, [0] * size, size, table.numpy())
         self.write_ends(rows, [1] * size, table.numpy())
         index.copy_(table)
-        self.begin(index, size, longest, **self.keywords(rows))
-        self.step(index, size)
-        self._finish(index[self._first + _END :, :size], 1)
+        self.begin(index, rows)
+        self.step(0, (), index, rows, size, longest)
+        self._finish(index, size, 1)
         return []
-
-    def captured_stage(
-        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
-    ) -> list[torch.Tensor]:
-        return self.step(index, size)
 
     # what units need, on the host
 
@@ -146,18 +136,21 @@ class CellStreamExecutor(StreamExecutor):
 
     # on a stream
 
-    def begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> None:
-        """The first `size` rows of the index begin: write their inputs and their first state to their places."""
-        begun, slabs, slots = self._begin(index, size, longest, **keywords), self.slabs, index[0, :size]
+    def begin(self, index: torch.Tensor, slots: Slots) -> None:
+        """These rows, the first of the index, begin: write their inputs and their first state to their places."""
+        begun, slabs, places = self._begin(index, slots), self.slabs, index[0, : len(slots)]
         if begun.x is not None:
-            slabs.fill(slots, begun.x)
+            slabs.fill(places, begun.x)
         for slab, value in zip(slabs.state, begun.state, strict=True):
-            slab.index_copy_(0, 2 * slots, value)
+            slab.index_copy_(0, 2 * places, value)
 
-    def _begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> CellStart:
-        return self.cell.begin(*self.cell.taken(self.gather(index, size, longest)), **keywords)
+    def _begin(self, index: torch.Tensor, slots: Slots) -> CellStart:
+        inputs = self.gather(index, slots, len(slots), self.longest(slots))
+        return self.cell.begin(*self.cell.taken(inputs), **self.keywords(slots))
 
-    def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:
+    def step(
+        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
+    ) -> list[torch.Tensor]:
         """One step of the first `size` rows of the index. Returns the cell's flags (bool [size]), if any."""
         slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
         stepped = self.cell.step(slabs.read(x_at), tuple(slab.index_select(0, read) for slab in slabs.state))
@@ -174,16 +167,15 @@ class CellStreamExecutor(StreamExecutor):
 
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
         """The outputs of these rows, which have ended after `made` steps each. `write_ends` has written the index."""
-        values = self._finish(index[self._first + _END :, : len(slots)], max(made))
-        return self.outputs(values, len(slots), self.longest(slots))
+        return self.outputs(self._finish(index, len(slots), max(made)), len(slots), self.longest(slots))
 
-    def _finish(self, ends: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        slots, states, lengths = ends
-        slabs = self.slabs
+    def _finish(self, index: torch.Tensor, rows: int, steps: int) -> list[torch.Tensor]:
+        slabs, (places, states, lengths) = self.slabs, index[self._first + _END :, :rows]
         ys = [
-            slabs.last[place].index_select(0, slots)
+            slabs.last[place].index_select(0, places)
             if place in slabs.last
-            else slabs.written(place, slots, steps, lengths)
+            else slabs.written(place, places, steps, lengths)
             for place in range(len(slabs.ys) + len(slabs.last))
         ]
-        return self.cell.finished(tuple(slab.index_select(0, states) for slab in slabs.state), ys, lengths, steps)
+        state = tuple(slab.index_select(0, states) for slab in slabs.state)
+        return self.cell.finished(state, ys, lengths, steps)

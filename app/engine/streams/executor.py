@@ -30,7 +30,7 @@ from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES
 from app.models.stages.staged import passed_on
 
-_NOT_STAGED: Mapping[int, torch.Tensor] = {}
+Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
 _RESERVED = 64 << 20  # bytes of pinned memory for results, of one worker and model
 
 
@@ -123,7 +123,8 @@ class StreamExecutor(Executor):
         self.runtime = runtime
         self.calls = model.stages.calls or (model.call,)
         self.last = len(self.calls) - 1
-        self.activations: Kept[Any] | None = Activations() if model.stages else None
+        self.kept = Activations()  # of a model that has stages
+        self.activations: Kept[Any] | None = self.kept if model.stages else None
         #: Names of the variable axes, in the order of the rows of a unit's index.
         self.axes = sorted(pool.lengths)
         self.padded_axis = variable_axis(model)  # along which graphs pad
@@ -149,7 +150,7 @@ class StreamExecutor(Executor):
         lengths = lengths_of(self.padded_axis[1], self.model.info.batching.length_buckets, len(sizes))
         return [Shape(length, padded_size) for length in reversed(lengths)]
 
-    def shape(self, worker: int, size: int, longest: Mapping[str, int]) -> Shape | None:
+    def shape(self, worker: int, size: int, longest: Longest) -> Shape | None:
         """The shape of the worker's graph for a batch of `size` rows with these lengths; None if it has none."""
         graphs = self.memories[worker].graphs
         if graphs is None:
@@ -160,67 +161,46 @@ class StreamExecutor(Executor):
         at = bisect_left(ends, length)
         return graphs.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
-    def padded_to(self, shape: Shape, longest: Mapping[str, int]) -> Mapping[str, int]:
+    def padded_to(self, shape: Shape, longest: Longest) -> Mapping[str, int]:
         """The lengths of a batch that is padded to the length of a graph."""
         return longest if self.padded_axis is None else {self.padded_axis[0]: shape.length}
 
     # a batch, on a stream
 
-    @property
-    def kept(self) -> Activations:
-        """The activations of a model that has stages."""
-        assert isinstance(self.activations, Activations)
-        return self.activations
-
-    def reads(self, stage: int) -> bool:
-        """Whether a stage gets inputs."""
-        return stage == 0 or bool(self.model.stages.again[stage])
-
-    def whole(
-        self,
-        index: torch.Tensor,
-        size: int,
-        longest: Mapping[str, int],
-        staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
-        **keywords: Any,
-    ) -> list[list[torch.Tensor]]:
-        """Run the first `size` rows of the index, padded to `longest`, through all stages. Returns each stage's result.
-
-        `staged`: by position, the inputs whose rows are not in the pool's memory.
+    def whole(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
+        """Run rows as a batch of `size`, padded to `longest`, through all stages, outside of units. Returns each
+        stage's result. Blocks.
         """
-        inputs = self.gather(index, size, longest, staged)
+        self.put_index(index, slots, size)
         seen: list[list[torch.Tensor]] = []
         for stage in range(self.last + 1):
-            passed, given = (seen[-1], {}) if stage else ((), keywords)
-            seen.append(self.run(stage, inputs, passed, longest, size, **given))
+            seen.append(self.run(stage, seen[-1] if stage else (), index, slots, size, longest))
         return seen
 
-    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
+    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
         """Do all that units of this size do, so that it can be captured afterwards. Returns each stage's result."""
-        self.put_index(index, slots, size)
-        return self.whole(index, size, longest)
+        return self.whole(index, slots, size, longest)
 
-    def captured_stage(
-        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
+    def step(
+        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
     ) -> list[torch.Tensor]:
-        """Run one stage as a graph does."""
-        inputs = self.gather(index, size, longest) if self.reads(stage) else ()
-        return self.run(stage, inputs, passed, longest, size)
+        """What one launch does after its rows are known, or its graph: run one stage, see `run`."""
+        return self.run(stage, passed, index, slots, size, longest)
 
     def run(
-        self,
-        stage: int,
-        inputs: Sequence[torch.Tensor],
-        passed: Sequence[torch.Tensor],
-        longest: Mapping[str, int],
-        size: int,
-        **keywords: Any,
+        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
     ) -> list[torch.Tensor]:
-        """Run one stage on what the stage before has `passed` on. Raises what it raises."""
-        stages, arguments = self.model.stages, list(passed if stage else inputs)
+        """Run one stage of the first `size` rows of the index, padded to `longest`, on what the stage before has
+        `passed` on. `slots`: of these rows, for what is not in the pool's memory. Raises what the stage raises.
+        """
+        stages, inputs = self.model.stages, []
+        if not stage or stages.again[stage]:
+            inputs = self.gather(index, slots, size, longest)
+        arguments = list(passed) if stage else inputs
         if stages:
             takes_context = any(place >= len(inputs) for place in stages.again[stage])
             arguments = stages.arguments(stage, arguments, stages.given(inputs) if takes_context else inputs)
+        keywords = {} if stage else self.keywords(padded(slots, size))
         result = self.calls[stage](*arguments, **keywords)
         if stage == self.last:
             return self.outputs(result, size, longest)
@@ -228,14 +208,11 @@ class StreamExecutor(Executor):
         self.kept.learn(stage, returned, longest, ())
         return list(returned)
 
-    def gather(
-        self,
-        index: torch.Tensor,
-        size: int,
-        longest: Mapping[str, int],
-        staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
-    ) -> list[Any]:
-        """The inputs of the first `size` rows of the index. See `whole`."""
+    def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:
+        """The inputs of a batch, see `run`. Blocks for those without memory on the device."""
+        rows, device = padded(slots, size), self.runtime.device
+        memories = enumerate(self.pool.rows)
+        staged = {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}
         lengths = {axis: index[row, :size] for row, axis in enumerate(self.axes, 1)}
         sent = [
             staged[position] if rows is None else gather_rows(rows, spec, index[0, :size], lengths, longest)
@@ -243,13 +220,7 @@ class StreamExecutor(Executor):
         ]
         return self.complete(sent, lengths, longest)
 
-    def stage(self, slots: Slots, size: int) -> dict[int, torch.Tensor]:
-        """By position: inputs without memory on the device, copied there on the current stream. Blocks."""
-        rows, device = padded(slots, size), self.runtime.device
-        memories = enumerate(self.pool.rows)
-        return {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}
-
-    def outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
+    def outputs(self, result: Any, size: int, longest: Longest) -> list[torch.Tensor]:
         """The model's result, checked, as contiguous tensors. ConfigError if it is not as declared."""
         outputs: list[torch.Tensor] = []
         for spec, value in zip(self.model.info.returned, self.returned(result, size, longest), strict=True):

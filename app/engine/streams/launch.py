@@ -20,7 +20,6 @@ from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
-from app.engine.tensors import padded
 
 
 def launches(job: Job, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
@@ -194,15 +193,10 @@ class Launch:
         return self.executor.kept.take(places, self.stage, self.longest, inputs)
 
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        executor, size, piece = self.executor, self.size, self.piece
-        if piece is not None:
-            piece.replay()
-            return piece.outputs
-        inputs: Sequence[torch.Tensor] = ()
-        if executor.reads(self.stage):
-            inputs = executor.gather(self.memory.index, size, self.longest, executor.stage(self.slots, size))
-        keywords = {} if self.stage else executor.keywords(padded(self.slots, size))
-        return executor.run(self.stage, inputs, passed, self.longest, size, **keywords)
+        if self.piece is not None:
+            self.piece.replay()
+            return self.piece.outputs
+        return self.executor.step(self.stage, passed, self.memory.index, self.slots, self.size, self.longest)
 
     def _copy_out(self) -> None:
         self.results = [self.buffers.result(number, value) for number, value in enumerate(self.outputs)]
@@ -300,12 +294,8 @@ class CellLaunch(Launch):
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         executor, index = self.executor, self.memory.index
         if self.new:
-            executor.begin(index, len(self.new), executor.longest(self.new), **executor.keywords(self.new))
-        if self.piece is None:
-            flags = executor.step(index, self.size)
-        else:
-            self.piece.replay()
-            flags = self.piece.outputs
+            executor.begin(index, self.new)
+        flags = super()._run(passed)
         return executor.finish(index, *self._leavers()) if self.ended else flags
 
     def conclude(self) -> None:

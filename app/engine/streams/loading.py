@@ -28,7 +28,6 @@ from app.engine.streams.graphs import Shape, StageGraph, WorkerGraphs
 from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.unit import most_steps
-from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
 from app.scheduler.types import Fault
@@ -187,9 +186,7 @@ class Loader:
         found: list[torch.Tensor] = []
 
         def whole() -> None:
-            executor.put_index(index, slots, size)
-            keywords = executor.keywords(padded(slots, size))
-            *_, last = executor.whole(index, size, executor.longest(slots), executor.stage(slots, size), **keywords)
+            *_, last = executor.whole(index, slots, size, executor.longest(slots))
             found.extend(value[: len(slots)].cpu() for value in last)
 
         self.perform(whole)
@@ -246,7 +243,7 @@ class Loader:
         for stage in range(executor.last + 1):
             inputs = graphs.inputs(stage, seen[stage - 1], self._runtime.empty) if stage else []
             self.perform(partial(_fill, inputs, seen[stage - 1] if stage else ()))
-            work = partial(executor.captured_stage, stage, inputs, index, size, longest)
+            work = partial(executor.step, stage, inputs, index, slots, size, longest)
             try:
                 piece = graphs.capture(self._runtime, work, inputs)
             except torch.OutOfMemoryError:
