@@ -50,22 +50,8 @@ class Activations(Kept[Place]):
         batches = {id(passed): passed for passed, _ in list(self._rows.values())}
         return sum(value.nbytes for passed in batches.values() for value in (*passed.tensors, *passed.context))
 
-    def keep(
-        self,
-        slots: Slots,
-        stage: int,
-        tensors: tuple[torch.Tensor, ...],
-        longest: Mapping[str, int],
-        context: Sequence[torch.Tensor] = (),
-    ) -> None:
-        """Keep the result of `stage` for the rows in these slots, in this order. It replaces that of the stage
-        before.
-        """
-        self.learn(stage, tensors, longest, context)
-        self.commit(slots, Passed(stage, tensors, longest, context), range(len(slots)))
-
     def commit(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
-        """The rows in these slots are at these positions of a batch from now on."""
+        """The rows in these slots are at these positions of a batch from now on, and in none of a stage before."""
         self.join(slots, zip(repeat(passed), positions))
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
@@ -109,31 +95,22 @@ class Activations(Kept[Place]):
             index = indices([position for _, position in places])
             chosen = [tensor.index_select(0, index) for tensor in passed.tensors]
             return [self._fitted(rows, stage, number, longest) for number, rows in enumerate(chosen)], True
-        return self._joined(runs, stage, longest), True
+        return self.joined(runs, stage, longest), True
 
-    def take(
-        self,
-        places: Sequence[Place],
-        stage: int,
-        longest: Mapping[str, int],
-        into: Sequence[torch.Tensor] | None = None,
-    ) -> list[torch.Tensor]:
-        """As `gather`, for rows at these places: copied `into` the given tensors, or into new memory."""
-        return self._joined(neighbours(places), stage, longest, into)
-
-    def _joined(
+    def joined(
         self,
         runs: Sequence[Neighbours],
         stage: int,
         longest: Mapping[str, int],
         into: Sequence[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
-        joined = []
+        """As `gather`, for rows at these places: copied `into` the given tensors, or into new memory."""
+        found = []
         for number in range(len(runs[0][0].tensors)):
             pieces = (batch.tensors[number][first:end] for batch, first, end in runs)
             fitted = [self._fitted(piece, stage, number, longest) for piece in pieces]
-            joined.append(torch.cat(fitted, out=None if into is None else into[number]))
-        return joined
+            found.append(torch.cat(fitted, out=None if into is None else into[number]))
+        return found
 
     def _fitted(self, rows: torch.Tensor, stage: int, number: int, longest: Mapping[str, int]) -> torch.Tensor:
         """Rows cut or padded to the length of the batch, if the tensor has such an axis."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Activations
+from app.engine.activations import Activations, Passed
 from app.engine.cpu.executor import Lengths
 from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.executor import Job, Ran, Stop
@@ -64,14 +64,13 @@ class StagedExecutor(SegmentExecutor):
         _, longest = known = self.lengths_of(rows)
         arguments, keywords, context = self.arguments(slots, rows, stages[0], known)
         given: Sequence[Any] = ()  # what later stages may take again
+        passed: tuple[torch.Tensor, ...] = ()
         times: list[int] = []
         gathered, result, sound = time.perf_counter_ns(), None, True
         for stage in stages:
             if times:
                 if stop is not None and stop.now:
                     break
-                passed = passed_on(result, stage - 1, len(rows))
-                self.activations.learn(stage - 1, passed, longest, context)
                 if self.model.stages.again[stage] and not given:
                     given = [*self.batch(rows, known)[0], *context]
                 arguments, keywords = self.model.stages.arguments(stage, passed, given), {}
@@ -85,15 +84,20 @@ class StagedExecutor(SegmentExecutor):
             times.append(ns)
             if stop is not None:
                 stop.made = len(times)
+            if stage < self.last:
+                passed = passed_on(result, stage, len(rows))
+                self.activations.learn(stage, passed, longest, context)
         inferred = time.perf_counter_ns()
         outputs: list[Array] = []
         last = stages[len(times) - 1]
         if last == self.last:
             outputs = self.scatter(result, len(slots), len(rows), longest)
         else:
-            self.keep(slots, last, result, len(rows), longest, context)
-            if not sound:
-                self.note_failure(slots)
+            if self._reuses[last]:
+                passed = tuple(tensor.clone() for tensor in passed)
+            self.activations.commit(slots, Passed(last, passed, longest, context), range(len(slots)))
+        if not sound:
+            self.note_failure(slots)
         return Ran(outputs, *since(begin, gathered, inferred), stages_ns=tuple(times), steps=len(times))
 
     def note_failure(self, slots: Slots) -> None:
@@ -151,15 +155,6 @@ class StagedExecutor(SegmentExecutor):
             result, _ = self.call(number, arguments, {} if number else keywords)
             passed = passed_on(result, number, size)
         return passed
-
-    def keep(
-        self, slots: Slots, stage: int, result: Any, size: int, longest: Mapping[str, int], context: Sequence[Any]
-    ) -> None:
-        """Keep the result of a stage for the next one. Raises ConfigError if it is not what a stage passes on."""
-        passed = passed_on(result, stage, size)
-        if self._reuses[stage]:
-            passed = tuple(tensor.clone() for tensor in passed)
-        self.activations.keep(slots, stage, passed, longest, context)
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:

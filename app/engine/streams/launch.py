@@ -20,6 +20,7 @@ from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
+from app.engine.tensors import neighbours
 
 
 def launches(job: Job, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
@@ -190,7 +191,7 @@ class Launch:
             return ()
         places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
         inputs = None if self.piece is None else self.piece.inputs
-        return self.executor.kept.take(places, self.stage, self.longest, inputs)
+        return self.executor.kept.joined(neighbours(places), self.stage, self.longest, inputs)
 
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.piece is not None:

@@ -98,16 +98,20 @@ class Places(Generic[T]):
             self.own.copy(row.place, end, self.own, row.place, row.end, row.written)
             row.end = end
 
+    def _shift(self, rows: Sequence[PlacedText[T]], end: int) -> None:
+        """Move rows that run together, which end at one column, so that they end at this one."""
+        longest, before = max(row.written for row in rows), rows[0].end
+        self.own.move(len(rows), before - longest, before, end - before)
+        for row in rows:
+            row.end = end
+
     def step(self, rows: Sequence[PlacedText[T]], tokens: Sequence[int]) -> torch.Tensor:
         """Read one token of each of these rows, which run together -> logits [rows, vocabulary] of the next.
 
         The rows have not made the step before `stepped` is called.
         """
         if rows[0].end >= self._columns:  # make room
-            longest, end = max(row.written for row in rows), rows[0].end
-            self.own.move(len(rows), end - longest, end, longest - end)
-            for row in rows:
-                row.end = longest
+            self._shift(rows, max(row.written for row in rows))
         given = torch.tensor(tokens, device=self._decoder.device)
         written, read = [row.written for row in rows], [row.read for row in rows]
         return self._decoder.step(given, self.cache, rows[0].end, written, read)
@@ -123,10 +127,7 @@ class Places(Generic[T]):
         longest = max(begun.written)
         end = running[0].end if running else longest
         if end < longest:  # a prompt is longer than any row that runs has become
-            most = max(row.written for row in running)
-            self.own.move(len(running), end - most, end, longest - end)
-            for row in running:
-                row.end = longest
+            self._shift(running, longest)
             end = longest
         rows = []
         for index, text in enumerate(texts):
