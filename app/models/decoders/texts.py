@@ -13,6 +13,7 @@ from torch import nn
 from app.contract import Array
 from app.models.decoders.detokenizer import BROKEN, Detokenizer, SpaceCleaner
 from app.models.decoders.parameters import Bounds, Defaults, Parameters
+from app.models.decoders.places import Places
 from app.models.decoders.sampling import TokenChooser
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
@@ -160,19 +161,15 @@ class TextDecoder(nn.Module):
     def write(self, texts: Sequence[Text], begun: Prefilled) -> list[int]:
         """Generate these texts; all rows run until the longest has ended. Returns the nanoseconds of each step."""
         times: list[int] = []
-        end, written = max(begun.written), begun.written
-        own = self.decoder.slab(len(texts), end + max(text.most for text in texts))
-        if begun.own is not None:
-            own.values[..., :end, :] = begun.own.values
-        cache = self.decoder.cache(own, begun.read)
+        columns = max(begun.written) + max(text.most for text in texts)
+        places: Places[Text] = Places(self.decoder, len(texts), columns, max(begun.has_read))
+        rows = places.begin(texts, begun, [])
         while not all(text.reason for text in texts):
             before = time.perf_counter_ns()
-            tokens = torch.tensor([text.last for text in texts], device=self.decoder.device)
-            logits = self.decoder.step(tokens, cache, end, written, begun.has_read)
-            end, written = end + 1, [length + 1 for length in written]
+            logits = places.step(rows, [text.last for text in texts])
+            places.stepped(rows)
             left = [row for row, text in enumerate(texts) if not text.reason]
-            writing = [texts[row] for row in left]
-            self.extend(writing, logits[left])
+            self.extend([texts[row] for row in left], logits[left])
             times.append(time.perf_counter_ns() - before)
         return times
 
