@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 
 import torch
 
@@ -138,25 +139,11 @@ class Launch:
 
     def _answers(self) -> bool:
         """Whether it makes outputs."""
-        return self.passed is None
+        return self.stage == self.executor.last
 
     def _prepare(self) -> None:
-        """Write the index of its rows, and for a model in stages where they come from and will be."""
-        executor = self.executor
-        executor.write_index(self.slots, self.size, self.table)
-        try:
-            if self.stage:
-                self.places = self._before()
-        except RuntimeError as exc:  # a bug of the scheduler
-            self.error = exc
-        if self.stage < executor.last:
-            self.passed = Passed(self.stage, (), self.longest, ())
-
-    def _before(self) -> list[Place]:
-        if self.before is None:
-            return self.executor.kept.places_of(self.slots, self.stage - 1)
-        assert self.before.passed is not None
-        return [(self.before.passed, position) for position in range(len(self.slots))]
+        """Write the index of its rows."""
+        self.executor.write_index(self.slots, self.size, self.table)
 
     # on the streams
 
@@ -180,15 +167,20 @@ class Launch:
         returned = self._run(passed)
         # Copied at once, because the next replay of the graph writes there again, and the model may do so too.
         left = [value[: len(self.slots)].clone() for value in returned]
-        if self.passed is None:
+        if self.stage == self.executor.last:
             self.outputs = left
         else:
-            self.passed.tensors = tuple(left)
+            self.passed = Passed(self.stage, tuple(left), self.longest, ())
 
     def _gathered(self) -> Sequence[torch.Tensor]:
         """What the stage before has left for these rows, in the memory that its graph reads if it has one."""
         if not self.stage:
             return ()
+        rows = range(len(self.slots))
+        if self.before is None:
+            self.places = self.executor.kept.places_of(self.slots, self.stage - 1)
+        elif self.before.passed is not None:
+            self.places = list(zip(repeat(self.before.passed), rows))
         places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
         inputs = None if self.piece is None else self.piece.inputs
         return self.executor.kept.joined(neighbours(places), self.stage, self.longest, inputs)
@@ -258,6 +250,8 @@ class CellLaunch(Launch):
         super().__init__(executor, worker, before, slots, size, 0)
         self.done, self.limits = done, executor.limits(slots)
         self.new = [slot for slot, made in zip(slots, done, strict=True) if not made]
+        if any(made >= limit for made, limit in zip(done, self.limits, strict=True)):  # a bug of the scheduler
+            self.error = RuntimeError("a row has made all its steps")
         if not executor.flags:
             self.ended = self._over([False] * len(slots))
 
@@ -272,15 +266,11 @@ class CellLaunch(Launch):
             self.size = len(self.slots)
 
     def _prepare(self) -> None:
-        executor, slots, done = self.executor, self.slots, self.done
-        if any(made >= limit for made, limit in zip(done, self.limits, strict=True)):  # the scheduler's bug
-            self.error = RuntimeError("a row has made all its steps")
-            done = [0] * len(slots)  # an out-of-range index would crash the device
         if self.new:
-            executor.write_index(self.new, len(self.new), self.table)
-        executor.write_step(slots, done, self.size, self.table)
+            self.executor.write_index(self.new, len(self.new), self.table)
+        self.executor.write_step(self.slots, self.done, self.size, self.table)
         if self.ended:
-            executor.write_ends(*self._leavers(), self.table)
+            self.executor.write_ends(*self._leavers(), self.table)
 
     def _leavers(self) -> tuple[list[int], list[int]]:
         """The slots of the rows that end with it, and the steps that each has made."""
