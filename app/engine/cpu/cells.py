@@ -22,17 +22,12 @@ from app.models.recurrent.cells import CellModel, CellStep
 
 
 class _Leaving(NamedTuple):
-    """Rows that ended after `steps` steps of a unit: their positions in the unit, and in its last step."""
+    """Rows that ended after `steps` steps of a unit: their positions in it, and what their last step made of them."""
 
     rows: list[int]
-    places: list[int]
-    last: CellStep
+    ys: list[torch.Tensor]
+    state: list[torch.Tensor]
     steps: int
-
-    def chosen(self, value: torch.Tensor) -> torch.Tensor:
-        """The part of a step's value that belongs to these rows. For one row a view: nothing writes to it."""
-        places = self.places
-        return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
 
 
 class CellExecutor(SegmentExecutor):
@@ -118,10 +113,11 @@ class _CellSteps:
         self._rows = self._kept.of(slots)
         self._most = min(most, *(row.limit - row.done for row in self._rows))
         self._strides = True  # make several steps in one call of the cell if it can
-        self._state = self._kept.state(slots)
-        self._reset()
+        self._again()
 
-    def _reset(self) -> None:
+    def _again(self) -> None:
+        """Begin with the state that is kept."""
+        self._state = self._kept.state(self._slots)
         self.made = 0
         self._leaving: list[_Leaving] = []
         self._staying = list(range(len(self._rows)))  # positions of the rows that have not ended
@@ -144,10 +140,6 @@ class _CellSteps:
                     raise
                 self._again()
 
-    def _again(self) -> None:
-        self._reset()
-        self._state = self._kept.state(self._slots)
-
     def _make(self, bound: int) -> None:
         """Make steps, at most `bound`, until some of the rows end, or several groups of them if they wait."""
         rows, until, latest = self._rows, min(self._most, bound), bound
@@ -161,16 +153,26 @@ class _CellSteps:
             if over:
                 gone = set(over)
                 self._places = [at for at in self._places if at not in gone]
-                self._leaving.append(_Leaving([self._staying[at] for at in over], over, last, self.made))
+                self._leaving.append(self._leave(over))
                 latest = min(latest, self.made + min(_wait(len(rows), going[at].limit) for at in over))
             self._staying = [self._staying[at] for at in self._places]
             until = min((rows[place].limit - rows[place].done for place in self._staying), default=NO_BOUND)
             if not (self._leaving and self._may_wait(last) and until <= latest):
                 return
-            index = indices(
-                list(self._places)
-            )  # a copy, so that rows that have ended keep the state of their last step
+            index = indices(list(self._places))
+            # a copy, so that rows that have ended keep the state of their last step
             self._state = tuple(value.index_select(0, index) for value in last.state)
+
+    def _leave(self, places: Sequence[int]) -> _Leaving:
+        """The rows at these positions of the last step. Of one row it takes views: nothing writes to them."""
+        first, last = places[0], self._last
+        index = indices(places) if len(places) > 1 else None
+
+        def chosen(value: torch.Tensor) -> torch.Tensor:
+            return value[first : first + 1] if index is None else value.index_select(0, index)
+
+        ys = [chosen(y[-1]) for place, y in enumerate(last.ys) if not self._cell.keeps(place)]
+        return _Leaving([self._staying[at] for at in places], ys, list(map(chosen, last.state)), self.made)
 
     def _may_wait(self, last: CellStep) -> bool:
         """Whether rows that have ended may wait for others: nobody waits for the unit, and their ends are known."""
@@ -225,15 +227,12 @@ class _CellSteps:
         ended = [place for leaving in parts for place in leaving.rows]
         over = [self._rows[place] for place in ended]
         made = [min(row.done + self.made, row.limit) for row in over]
+        last = map(_joined, zip(*(part.ys for part in parts), strict=True))
         ys = [
-            self._kept.written(over, place, made)
-            if cell.keeps(place)
-            else _joined([part.chosen(part.last.ys[place][-1]) for part in parts])
+            self._kept.written(over, place, made) if cell.keeps(place) else next(last)
             for place in range(len(self._last.ys))
         ]
-        state = tuple(
-            _joined([part.chosen(part.last.state[place]) for part in parts]) for place in range(len(self._last.state))
-        )
+        state = tuple(map(_joined, zip(*(part.state for part in parts), strict=True)))
         return self._executor.outputs([self._slots[place] for place in ended], state, ys, made)
 
 
@@ -245,5 +244,5 @@ def _wait(rows: int, steps: int) -> int:
     return min(4, rows // 4, steps // 5)
 
 
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
