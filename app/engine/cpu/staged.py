@@ -62,14 +62,15 @@ class StagedExecutor(SegmentExecutor):
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         _, longest = known = self.lengths_of(rows)
-        arguments, keywords, context = self.arguments(slots, rows, stages[0], known)
+        again = stages.start if self.activations.missing(slots) else 0  # stages that run again, see `note_failure`
+        arguments, keywords, context = self.arguments(rows, stages.start - again, known)
         given: Sequence[Any] = ()  # what later stages may take again
         passed: tuple[torch.Tensor, ...] = ()
         times: list[int] = []
         gathered, result, sound = time.perf_counter_ns(), None, True
-        for stage in stages:
+        for stage in range(stages.start - again, stages.stop):
             if times:
-                if stop is not None and stop.now:
+                if stop is not None and stop.now and len(times) > again:
                     break
                 if self.model.stages.again[stage] and not given:
                     given = [*self.batch(rows, known)[0], *context]
@@ -77,18 +78,19 @@ class StagedExecutor(SegmentExecutor):
             try:
                 result, ns = call(stage, arguments, keywords)
             except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
-                if not times or stop is None:
+                if len(times) <= again or stop is None:
                     raise
                 sound = False  # it may have changed the result of the one before
                 break
             times.append(ns)
             if stop is not None:
-                stop.made = len(times)
+                stop.made = max(0, len(times) - again)
             if stage < self.last:
                 passed = passed_on(result, stage, len(rows))
                 self.activations.learn(stage, passed, longest, context)
         inferred = time.perf_counter_ns()
         outputs: list[Array] = []
+        del times[:again]
         last = stages[len(times) - 1]
         if last == self.last:
             outputs = self.scatter(result, len(slots), len(rows), longest)
@@ -102,7 +104,7 @@ class StagedExecutor(SegmentExecutor):
 
     def note_failure(self, slots: Slots) -> None:
         """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
-        counters. Without it, the stages before run again.
+        counters. Without it, the next unit of these rows runs the stages before again, from their slots.
         """
         self.activations.release(slots)
 
@@ -127,34 +129,21 @@ class StagedExecutor(SegmentExecutor):
         return result, ns
 
     def arguments(
-        self, slots: Slots, rows: list[int], stage: int, known: Lengths
+        self, rows: list[int], stage: int, known: Lengths
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
         stages, count, (_, longest) = self.model.stages, len(self.model.info.inputs), known
-        forgotten = stage > 0 and bool(self.activations.missing(slots))
         context: Sequence[torch.Tensor] | None = None if stages.context is not None else ()
-        if stage and context is None and not forgotten:
+        if stage and context is None:
             context = self.activations.context(rows, longest)
         keywords: dict[str, Any] = {}
-        if stage and not forgotten and context is not None and all(place >= count for place in stages.again[stage]):
+        if stage and context is not None and all(place >= count for place in stages.again[stage]):
             given: list[Any] = [*[None] * count, *context]
         else:
             inputs, keywords, *_ = self.batch(rows, known)
             given = stages.given(inputs) if context is None else [*inputs, *context]
-        if forgotten:
-            passed = self._again(stage, given, keywords, len(rows))
-        else:
-            passed = self.activations.gather(rows, stage, longest)[0] if stage else given[:count]
+        passed = self.activations.gather(rows, stage, longest)[0] if stage else given[:count]
         return stages.arguments(stage, passed, given), {} if stage else keywords, given[count:]
-
-    def _again(self, stages: int, given: Sequence[Any], keywords: Mapping[str, Any], size: int) -> Sequence[Any]:
-        """The result of the first stages, computed again: what is kept may have been changed by a stage that failed."""
-        passed: Sequence[Any] = given[: len(self.model.info.inputs)]
-        for number in range(stages):
-            arguments = self.model.stages.arguments(number, passed, given)
-            result, _ = self.call(number, arguments, {} if number else keywords)
-            passed = passed_on(result, number, size)
-        return passed
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:
