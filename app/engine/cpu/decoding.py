@@ -8,30 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from app.contract import Array, Model
 from app.engine.cpu.segments import SegmentExecutor, since
-from app.engine.cpu.text_rows import TextRow, TextRows
+from app.engine.cpu.text_rows import Reading, TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
 from app.scheduler import prefill
-
-if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import Encoding, Prompts
-
-
-@dataclass(slots=True)
-class _Reading:
-    """Rows that read their prompts: their slots, texts, and how far they have read."""
-
-    slots: list[int]
-    texts: list[Text]
-    pieces: Encoding | Prompts
 
 
 class DecodingExecutor(SegmentExecutor):
@@ -50,7 +36,6 @@ class DecodingExecutor(SegmentExecutor):
         self.activations = TextRows(call.decoder, bounds.both or bounds.text + 1, bounds.prompt if encodes else 0)
         pieces = call.decoder.encoder_layers or -(-bounds.prompt // prefill.LEAST)
         self.steps = Steps(bounds.text + pieces, True)
-        self._reading: _Reading | None = None
         self._budget = prefill.PrefillBudget()
         self._last_ns = 0  # what the last step took
 
@@ -112,7 +97,7 @@ class DecodingExecutor(SegmentExecutor):
             rows, before = len(reading.slots), reading.pieces.left
             begun = reading.pieces.advance(prefill.each(tokens, rows))
             if begun is not None:
-                self._reading = None
+                self.activations.reading = None
                 joined = self.activations.places.begin(reading.texts, begun, going)
                 self.activations.join(reading.slots, joined)
                 going = [*going, *joined]
@@ -125,24 +110,22 @@ class DecodingExecutor(SegmentExecutor):
         length, layers = int(self.pool.lengths[TOKENS][slot]), self._call.decoder.encoder_layers
         return max(min(length, prefill.LEAST), -(-length // layers) if layers else 0)
 
-    def _reading_of(self, new: Sequence[int], tokens: int) -> _Reading:
+    def _reading_of(self, new: Sequence[int], tokens: int) -> Reading:
         """The rows that read next: those that already do, unless one of them has left or is not in the unit; else the
         first and others of similar length, up to so many tokens."""
-        reading = self._reading
-        slots = self.activations.reading
-        if reading is None or not slots or not slots <= set(new):
+        reading = self.activations.reading
+        if reading is None or not set(reading.slots) <= set(new):
             lengths = self.pool.lengths[TOKENS]
             chosen = prefill.together([int(lengths[slot]) for slot in new], tokens)
-            reading = self._reading = self._start_reading([new[place] for place in chosen])
+            reading = self.activations.reading = self._start_reading([new[place] for place in chosen])
         return reading
 
-    def _start_reading(self, new: list[int]) -> _Reading:
+    def _start_reading(self, new: list[int]) -> Reading:
         (ids, *_), keywords, lengths, _ = self.batch(new)
         own = lengths[TOKENS].tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
         texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
-        self.activations.reading = frozenset(new)
-        return _Reading(list(new), texts, self._call.decoder.reading(ids, own))
+        return Reading(new, texts, self._call.decoder.reading(ids, own))
 
     # steps
 

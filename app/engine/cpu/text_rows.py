@@ -5,6 +5,7 @@ worker frees their places before it uses any.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.engine.kept import Kept
@@ -13,9 +14,18 @@ from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import Text
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import DecoderModel
+    from app.models.decoders.decoder import DecoderModel, Encoding, Prompts
 
 TextRow = PlacedText[Text]
+
+
+@dataclass(slots=True)
+class Reading:
+    """Rows that read their prompts together: their slots, texts, and how far they have read."""
+
+    slots: list[int]
+    texts: list[Text]
+    pieces: Encoding | Prompts
 
 
 class TextRows(Kept[TextRow]):
@@ -33,8 +43,7 @@ class TextRows(Kept[TextRow]):
         self._columns, self._read_columns = longest + longest // 2 + 1, read
         self.row_bytes = self.place_bytes = (self._columns + read) * decoder.shape.column_bytes
         self._gone: deque[TextRow] = deque()  # released by the loop, places not freed yet
-        #: Slots of rows that read their prompts together; empty once the loop has released one of them.
-        self.reading: frozenset[int] = frozenset()
+        self.reading: Reading | None = None  # until the loop has released one of its rows
 
     def bound(self, most: int) -> None:
         """Reserve places for so many rows."""
@@ -50,8 +59,8 @@ class TextRows(Kept[TextRow]):
 
     def release(self, slots: Slots) -> None:
         super().release(slots)
-        if not self.reading.isdisjoint(slots):  # the slot may get another row
-            self.reading = frozenset()
+        if (reading := self.reading) is not None and any(slot in reading.slots for slot in slots):
+            self.reading = None  # the slot may get another row
 
     def _left(self, row: TextRow) -> None:
         self._gone.append(row)
