@@ -8,37 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any, NamedTuple
 
 import torch
 
+from app.engine.executor import Steps
 from app.engine.pool import Allocate
 from app.engine.tensors import pad_beyond
+from app.models.recurrent.cells import CellModel, CellStep
 
 
-def step_bytes(values: Sequence[torch.Tensor]) -> int:
-    """Bytes that one row takes of these values [rows, ...]."""
-    return sum(prod(value.shape[1:]) * value.element_size() for value in values)
+class FirstStep(NamedTuple):
+    """The first step of some rows, for the shapes and types of what they take, [rows, ...].
+
+    `x`: its input, None for a cell that feeds itself. `every`: by number, the outputs of which each step is kept.
+    `longest`: the most steps of a row; 0: unbounded.
+    """
+
+    x: torch.Tensor | None
+    stepped: CellStep
+    every: Mapping[int, torch.Tensor]
+    longest: int
+    steps: Steps
+
+    @classmethod
+    def of(cls, cell: CellModel, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> FirstStep:
+        """Begin rows of these arguments of a call, and make a step. Raises what the cell raises."""
+        begun, most = cell.begin(*cell.taken(inputs), **keywords), cell.axis.most or 0
+        x = None if begun.x is None else begun.x[:, 0]
+        stepped = cell.step(x, begun.state)
+        every = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
+        own = 0 if begun.x is None or cell.axis.name else begun.x.shape[1]
+        return cls(x, stepped, every, most or own, Steps(most, x is None))
+
+    @property
+    def step_bytes(self) -> int:
+        """What the input and the kept outputs of a row's step take."""
+        values = [*([] if self.x is None else [self.x]), *self.every.values()]
+        return sum(prod(value.shape[1:]) * value.element_size() for value in values)
 
 
 class StepSlabs:
     """`places` x `steps` of the input `x`, None for a cell that feeds itself, and of outputs by number.
 
-    `x` and `ys` are those of one step of some rows, [rows, ...], for shapes and types. `empty` allocates. Raises
-    OutOfMemoryError.
+    `first`: for shapes and types. `empty` allocates. Raises OutOfMemoryError.
     """
 
-    def __init__(
-        self, places: int, steps: int, x: torch.Tensor | None, ys: Mapping[int, torch.Tensor], empty: Allocate
-    ) -> None:
+    def __init__(self, places: int, steps: int, first: FirstStep, empty: Allocate) -> None:
         def slab(like: torch.Tensor) -> torch.Tensor:
             return empty((places, steps, *like.shape[1:]), like.dtype)
 
         self.steps = steps
-        self.x = None if x is None else slab(x)
-        self.ys = {output: slab(y) for output, y in ys.items()}
+        self.x = None if first.x is None else slab(first.x)
+        self.ys = {output: slab(y) for output, y in first.every.items()}
         self._flat_x = None if self.x is None else self.x.flatten(0, 1)
         self._flat_ys = {output: values.flatten(0, 1) for output, values in self.ys.items()}
-        self.row_bytes = steps * step_bytes([*([] if x is None else [x]), *ys.values()])
+        self.row_bytes = steps * first.step_bytes
 
     def fill(self, places: torch.Tensor, x: torch.Tensor) -> None:
         """Write the inputs [rows, steps, ...] of rows at these places (INT64 [rows])."""

@@ -8,7 +8,7 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ import torch
 from app.engine.activations import Activations, Passed
 from app.engine.kept import Kept
 from app.engine.pool import Slots, pageable
-from app.engine.step_slabs import StepSlabs, step_bytes
+from app.engine.step_slabs import FirstStep, StepSlabs
 from app.engine.tensors import indices
 
 _STATE = -1  # in place of the stage that passes it on
@@ -43,20 +43,17 @@ class CellRows(Kept[CellRow]):
         super().__init__()
         self._states = Activations()
         self._free: list[int] = []
-        self._like: tuple[torch.Tensor | None, Mapping[int, torch.Tensor]]  # the values of one step of some rows
+        self._first: FirstStep
         self._slabs: StepSlabs  # that rows share
 
-    def reserve(self, places: int, steps: int, x: torch.Tensor | None, ys: Mapping[int, torch.Tensor]) -> None:
-        """Allocate slabs. Called before serving, with the input `x` and outputs `ys` of one step of some rows.
-
-        `steps`: the most steps of a row; 0: unbounded, then each row has memory of its own.
-        """
-        self._like = x, ys
-        row = steps * step_bytes([*([] if x is None else [x]), *ys.values()])
+    def reserve(self, places: int, first: FirstStep) -> None:
+        """Allocate slabs. Called before serving. Rows without a most number of steps have memory of their own."""
+        self._first = first
+        row = first.longest * first.step_bytes
         places = min(places, _SLAB_BYTES // row) if row else 0
-        self.row_bytes += row
+        self.row_bytes = row + sum(value[:1].nbytes for value in first.stepped.state)
         self._free = list(reversed(range(places)))
-        self._slabs = StepSlabs(places, steps, x, ys, pageable)
+        self._slabs = StepSlabs(places, first.longest, first, pageable)
 
     @property
     def nbytes(self) -> int:
@@ -84,7 +81,7 @@ class CellRows(Kept[CellRow]):
         if limit <= self._slabs.steps:
             with suppress(IndexError):  # another worker may have taken the last one just now
                 return CellRow(limit, self._slabs, self._free.pop())
-        return CellRow(limit, StepSlabs(1, limit, *self._like, pageable), 0)
+        return CellRow(limit, StepSlabs(1, limit, self._first, pageable), 0)
 
     def _fill(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
         """Copy the inputs of these rows into their places."""

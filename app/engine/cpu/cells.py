@@ -17,6 +17,7 @@ from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
+from app.engine.step_slabs import FirstStep
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cells import CellModel, CellStep
 
@@ -47,7 +48,10 @@ class CellExecutor(SegmentExecutor):
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
         if self.steps is None:
-            self._probe(slots)
+            inputs, keywords, *_ = self.batch(list(slots[:1]))
+            first = FirstStep.of(self.cell, inputs, keywords)
+            self.activations.reserve(self._slots, first)
+            self.steps = first.steps
         return super().trial(slots, size)
 
     def whole(self, slots: Slots, size: int) -> Ran:
@@ -85,19 +89,6 @@ class CellExecutor(SegmentExecutor):
         values = self.cell.finished(state, ys, indices(made), max(made))
         _, longest = self.lengths_of(slots) if self._varies else ({}, {})
         return self.answers(self.scatter(values, len(slots), len(slots), longest))
-
-    def _probe(self, slots: Slots) -> None:
-        """Run the first step of a row, to learn what memory to reserve for what rows read and output."""
-        cell, axis = self.cell, self.cell.axis
-        inputs, keywords, *_ = self.batch(list(slots[:1]))
-        begun = cell.begin(*cell.taken(inputs), **keywords)
-        x = None if begun.x is None else begun.x[:, 0]
-        stepped = cell.step(x, begun.state)
-        ys = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
-        self.activations.row_bytes = sum(value[:1].nbytes for value in stepped.state)
-        steps = axis.most or (begun.x.shape[1] if begun.x is not None and not axis.name else 0)
-        self.activations.reserve(self._slots, steps, x, ys)
-        self.steps = Steps(axis.most or 0, x is None)
 
 
 class _CellSteps:

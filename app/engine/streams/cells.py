@@ -16,16 +16,15 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.executor import Steps
 from app.engine.kept import Kept
 from app.engine.pool import Allocate, Slots
-from app.engine.step_slabs import StepSlabs
+from app.engine.step_slabs import FirstStep, StepSlabs
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import Longest, StreamExecutor
 from app.engine.tensors import padded
 from app.errors import ConfigError
-from app.models.recurrent.cells import CellModel, CellStart, CellStep
+from app.models.recurrent.cells import CellModel
 
 #: Rows of the index after the lengths. For each row of a step: the places of its state before and after, of its input
 #: and its output in the slabs of all steps, and of outputs of which only the last is kept. For each row that has ended:
@@ -47,15 +46,13 @@ class CellSlabs(StepSlabs):
     `last`: by output, places for those of which only the last step is kept.
     """
 
-    def __init__(
-        self, rows: int, steps: int, begun: CellStart, stepped: CellStep, cell: CellModel, empty: Allocate
-    ) -> None:
-        """`begun`, `stepped`: of some rows, for shapes. `empty` allocates device memory. Raises OutOfMemoryError."""
-        places, every = rows + 1, {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
-        super().__init__(places, steps, None if begun.x is None else begun.x[:, 0], every, empty)
-        self.state = [empty((2 * places, *value.shape[1:]), value.dtype) for value in stepped.state]
+    def __init__(self, rows: int, first: FirstStep, empty: Allocate) -> None:
+        """`empty` allocates device memory. Raises OutOfMemoryError."""
+        places, (ys, state, _) = rows + 1, first.stepped
+        super().__init__(places, first.longest, first, empty)
+        self.state = [empty((2 * places, *value.shape[1:]), value.dtype) for value in state]
         self.last = {
-            place: empty((places, *y.shape[1:]), y.dtype) for place, y in enumerate(stepped.ys) if place not in every
+            place: empty((places, *y.shape[1:]), y.dtype) for place, y in enumerate(ys) if place not in first.every
         }
         self.row_bytes += sum(value.nbytes for value in (*self.state, *self.last.values())) // places
 
@@ -83,15 +80,13 @@ class CellStreamExecutor(StreamExecutor):
         """Run the first step of a row, once, and allocate the memory of all slots' rows."""
         if self.steps is not None:
             return
-        index, cell = self.memories[0].index, self.cell
-        self.put_index(index, slots[:1], 1)
-        begun = self._begin(index, slots[:1])
-        stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
-        steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
-        self.slabs = CellSlabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
-        self.flags = stepped.ended is not None
+        index, row = self.memories[0].index, slots[:1]
+        self.put_index(index, row, 1)
+        first = FirstStep.of(self.cell, self.gather(index, row, 1, self.longest(row)), self.keywords(row))
+        self.slabs = CellSlabs(self._slots, first, self.runtime.empty)
+        self.flags = first.stepped.ended is not None
         self.activations, self.rows.place_bytes = self.rows, self.slabs.row_bytes
-        self.steps = Steps(cell.axis.most or 0, begun.x is None)
+        self.steps = first.steps
 
     def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
         """Rows begin, make one step and end."""
@@ -138,15 +133,13 @@ class CellStreamExecutor(StreamExecutor):
 
     def begin(self, index: torch.Tensor, slots: Slots) -> None:
         """These rows, the first of the index, begin: write their inputs and their first state to their places."""
-        begun, slabs, places = self._begin(index, slots), self.slabs, index[0, : len(slots)]
+        inputs = self.gather(index, slots, len(slots), self.longest(slots))
+        begun = self.cell.begin(*self.cell.taken(inputs), **self.keywords(slots))
+        slabs, places = self.slabs, index[0, : len(slots)]
         if begun.x is not None:
             slabs.fill(places, begun.x)
         for slab, value in zip(slabs.state, begun.state, strict=True):
             slab.index_copy_(0, 2 * places, value)
-
-    def _begin(self, index: torch.Tensor, slots: Slots) -> CellStart:
-        inputs = self.gather(index, slots, len(slots), self.longest(slots))
-        return self.cell.begin(*self.cell.taken(inputs), **self.keywords(slots))
 
     def step(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest

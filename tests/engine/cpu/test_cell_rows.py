@@ -6,15 +6,22 @@ import pytest
 import torch
 
 from app.engine.cpu.cell_rows import CellRows
+from app.engine.executor import Steps
+from app.engine.step_slabs import FirstStep
+from app.models.recurrent.cells import CellStep
 
 STATE = (torch.zeros(4, 2),)
 X = torch.arange(4 * 6 * 2, dtype=torch.float32).view(4, 6, 2)
 
 
+def first_step(x: torch.Tensor, every: dict[int, torch.Tensor], longest: int) -> FirstStep:
+    return FirstStep(x, CellStep((), STATE, None), every, longest, Steps(longest, False))
+
+
 def begun(places: int, steps: int = 6) -> CellRows:
     """Rows of 6, 5, 4 and 3 steps in slots 10 to 13."""
     rows = CellRows()
-    rows.reserve(places, steps, X[:, 0], {1: X[:, 0]})
+    rows.reserve(places, first_step(X[:, 0], {1: X[:, 0]}, steps))
     rows.begin([10, 11, 12, 13], X, STATE, [6, 5, 4, 3])
     return rows
 
@@ -57,7 +64,7 @@ def test_what_is_written_is_found_and_nothing_else(places: int, steps: int, at_o
 
 def test_a_slab_is_no_larger_than_its_bound() -> None:
     rows = CellRows()
-    rows.reserve(1 << 20, 1 << 12, torch.zeros(1, 1 << 10), {})
+    rows.reserve(1 << 20, first_step(torch.zeros(1, 1 << 10), {}, 1 << 12))
     rows.begin([0], torch.zeros(1, 3, 1 << 10), (torch.zeros(1, 1),), [3])
     assert rows.of([0])[0].slabs is rows._slabs
     assert rows._slabs.x is not None
