@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -50,10 +50,11 @@ class StepBuffers:
 
     def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
         """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
-        memory = self._memory(number, value.nbytes)
+        memory = self.memory(number, value.nbytes)
         return memory[: value.nbytes].view(value.dtype).view(value.shape)
 
-    def _memory(self, number: int, nbytes: int) -> torch.Tensor:
+    def memory(self, number: int, nbytes: int) -> torch.Tensor:
+        """At least as many bytes for an output."""
         memory = self._results.get(number)
         if memory is None or memory.numel() < nbytes:
             size = 1 << max(9, (nbytes - 1).bit_length())
@@ -61,14 +62,9 @@ class StepBuffers:
         return memory
 
     @property
-    def nbytes(self) -> dict[int, int]:
+    def nbytes(self) -> Counter[int]:
         """Bytes that it has for each output."""
-        return {number: memory.numel() for number, memory in self._results.items()}
-
-    def reserve(self, nbytes: Mapping[int, int]) -> None:
-        """Have as many bytes for each output."""
-        for number, size in nbytes.items():
-            self._memory(number, size)
+        return Counter({number: memory.numel() for number, memory in self._results.items()})
 
 
 class WorkerMemory:
@@ -98,12 +94,13 @@ class WorkerMemory:
             self._made += 1
             self.spare.append(StepBuffers(self._runtime, self.index.shape))
         spare = list(self.spare)
-        most: dict[int, int] = {}
+        most: Counter[int] = Counter()
         for buffers in spare:
-            most.update((number, max(size, most.get(number, 0))) for number, size in buffers.nbytes.items())
-        if sum(most.values()) * steps <= _RESERVED:
+            most |= buffers.nbytes  # the larger of each
+        if most.total() * steps <= _RESERVED:
             for buffers in spare:
-                buffers.reserve(most)
+                for number, size in most.items():
+                    buffers.memory(number, size)
 
     @property
     def largest(self) -> int:

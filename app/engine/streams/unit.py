@@ -9,14 +9,16 @@ runs WHOLE fails if any step fails.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from collections.abc import Iterator
 from statistics import median
 from traceback import clear_frames
 
 from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import WHOLE, Job, Ran, Stop
+from app.engine.streams.cell_launch import cell_launches
+from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.launch import Launch, launches
+from app.engine.streams.launch import Launch, stage_launches
 from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 
@@ -39,7 +41,11 @@ class UnitRun:
         self._report = report
         self._push_ahead_ns = push_ahead_ns
         self._whole = job.stage == WHOLE
-        self._steps = launches(job, stop, worker)
+        self._steps: Iterator[Launch] = (
+            cell_launches(job, job.executor, stop, worker)
+            if isinstance(job.executor, CellStreamExecutor)
+            else stage_launches(job, job.executor, stop, worker)
+        )
         self._planned: deque[Launch] = deque()  # steps not launched yet
         self._under_way = 0  # steps planned and not ended
         self._step_ns = 0  # the time of the last step that ran
@@ -180,17 +186,13 @@ class UnitRun:
         self._report(completion)
 
     def _ran(self, *, continues: bool) -> Ran:
-        first, last, times = self._rans[0], self._rans[-1], tuple(ran.infer_ns for ran in self._rans)
-        cell, staged = self.executor.steps is not None, self.executor.activations is not None
-        silent = self._whole and cell
-        return replace(
-            last,
-            outputs=[] if silent else last.outputs,
-            input_ns=first.input_ns,
-            infer_ns=sum(times),
-            stages_ns=(sum(times),) if cell else times if staged else (),
-            step_ns=max(1, round(median(times))) if cell else None,
-            steps=len(times),
-            continues=continues,
-            lengths=None if silent else last.lengths,
-        )
+        ran, times = self._rans[-1], tuple(one.infer_ns for one in self._rans)
+        ran.input_ns, ran.infer_ns = self._rans[0].input_ns, sum(times)
+        ran.steps, ran.continues = len(times), continues
+        if self.executor.steps is not None:
+            ran.stages_ns, ran.step_ns = (ran.infer_ns,), max(1, round(median(times)))
+            if self._whole:  # the other rows have ended with earlier steps
+                ran.outputs, ran.lengths = [], None
+        elif self.executor.activations is not None:
+            ran.stages_ns = times
+        return ran
