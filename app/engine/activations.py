@@ -38,8 +38,6 @@ Neighbours = tuple[Passed, int, int]  # rows from the second number up to the th
 class Activations(Kept[Place]):
     """Of one placed model."""
 
-    copies = 2  # the input of a stage and its result
-
     def __init__(self) -> None:
         super().__init__()
         self.axes = SecondAxes()
@@ -75,7 +73,7 @@ class Activations(Kept[Place]):
         if longest:
             self.axes.learn(stage, tensors, longest)
         taken = sum(value.nbytes for value in (*tensors, *context))
-        self.row_bytes = max(self.row_bytes, -(-taken // len(tensors[0])))
+        self.row_bytes = max(self.row_bytes, -(-2 * taken // len(tensors[0])))  # a stage's input, and its result
 
     def gather(self, rows: Sequence[int], stage: int, longest: Mapping[str, int]) -> tuple[list[torch.Tensor], bool]:
         """The arguments of `stage` for a batch of the rows in these slots, at the lengths `longest`.

@@ -15,12 +15,11 @@ R = TypeVar("R")
 class Kept(Generic[R]):
     """Of one placed model: what is known of each row, by its slot, which it has until it ends.
 
-    `row_bytes`: the most that a row has taken so far; 0: memory for all slots is reserved. `copies`: how often a row
-    may exist at once. `reserved`: rows that memory is reserved for; 0: it is allocated as needed. `place_bytes`: of a
-    row's place in slabs.
+    `row_bytes`: the most that a row has taken so far, twice if what a unit reads and makes of it exist at once; 0:
+    memory for all slots is reserved. `reserved`: rows that memory is reserved for; 0: it is allocated as needed.
+    `place_bytes`: of a row's place in slabs.
     """
 
-    copies = 1
     reserved = 0
     row_bytes = 0
     place_bytes = 0

@@ -113,12 +113,12 @@ class Memory:
     def most_alive(self, info: ModelInfo, activations: Kept[Any] | None) -> int:
         """The most rows that may be alive at once, so that their activations between stages fit.
 
-        A row counts with the most that any has taken so far, twice if a stage's input and result exist at once.
+        A row counts with the most that any has taken so far.
         """
         if activations is None or not activations.row_bytes:
             return NO_BOUND
         own = (one.activation_bytes for one in reversed(self._reserved) if _is_of(one, info))
-        row, largest = activations.copies * activations.row_bytes, info.batching.max_batch
+        row, largest = activations.row_bytes, info.batching.max_batch
         rows = max(1, next(own, self._activations) // row)
         if rows < largest:
             log.warning(

@@ -37,8 +37,6 @@ class CellRow:
 class CellRows(Kept[CellRow]):
     """Of one placed model."""
 
-    copies = 2  # the state before and after a step
-
     def __init__(self) -> None:
         super().__init__()
         self._states = Activations()
@@ -51,7 +49,7 @@ class CellRows(Kept[CellRow]):
         self._first = first
         row = first.longest * first.step_bytes
         places = min(places, _SLAB_BYTES // row) if row else 0
-        self.row_bytes = row + sum(value[:1].nbytes for value in first.stepped.state)
+        self.row_bytes = 2 * (row + sum(value[:1].nbytes for value in first.stepped.state))  # before and after a step
         self._free = list(reversed(range(places)))
         self._slabs = StepSlabs(places, first.longest, first, pageable)
 
@@ -74,7 +72,7 @@ class CellRows(Kept[CellRow]):
         self.keep_state(slots, range(len(rows)), tuple(state))
         self.join(slots, rows)
         own = max((row.slabs.row_bytes for row in rows if row.slabs is not self._slabs), default=0)
-        self.row_bytes = max(self.row_bytes, own and own + sum(value.nbytes for value in state) // len(rows))
+        self.row_bytes = max(self.row_bytes, own and 2 * (own + sum(value.nbytes for value in state) // len(rows)))
 
     def _placed(self, limit: int) -> CellRow:
         """A row of so many steps, in memory of its own if it is too long or no place is free."""

@@ -41,7 +41,7 @@ class CellExecutor(SegmentExecutor):
         assert isinstance(model.call, CellModel)
         self.cell = model.call
         self._slots = slots
-        self._varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
+        self.varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
         self.activations = CellRows()
         self.steps: Steps | None = None
 
@@ -81,14 +81,6 @@ class CellExecutor(SegmentExecutor):
         return Ran(
             outputs, *parts, stages_ns=parts[1:2], step_ns=step_ns, steps=unit.made, ended=tuple(ended), lengths=lengths
         )
-
-    def outputs(
-        self, slots: Slots, state: tuple[torch.Tensor, ...], ys: Sequence[torch.Tensor], made: Sequence[int]
-    ) -> tuple[list[Array], Array | None]:
-        """The outputs of rows that have ended, after so many steps each, and Ran.lengths."""
-        values = self.cell.finished(state, ys, indices(made), max(made))
-        _, longest = self.lengths_of(slots) if self._varies else ({}, {})
-        return self.answers(self.scatter(values, len(slots), len(slots), longest))
 
 
 class _CellSteps:
@@ -214,6 +206,7 @@ class _CellSteps:
         return [place for leaving in self._leaving for place in leaving.rows], outputs, lengths
 
     def _outputs(self) -> tuple[list[Array], Array | None]:
+        """The outputs of rows that have ended, and Ran.lengths."""
         parts, cell = self._leaving, self._cell
         ended = [place for leaving in parts for place in leaving.rows]
         over = [self._rows[place] for place in ended]
@@ -224,7 +217,10 @@ class _CellSteps:
             for place in range(len(self._last.ys))
         ]
         state = tuple(map(_joined, zip(*(part.state for part in parts), strict=True)))
-        return self._executor.outputs([self._slots[place] for place in ended], state, ys, made)
+        values = cell.finished(state, ys, indices(made), max(made))
+        executor, slots = self._executor, [self._slots[place] for place in ended]
+        _, longest = executor.lengths_of(slots) if executor.varies else ({}, {})
+        return executor.answers(executor.scatter(values, len(slots), len(slots), longest))
 
 
 def _wait(rows: int, steps: int) -> int:

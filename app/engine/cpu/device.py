@@ -119,15 +119,8 @@ class CpuDevice:
         running = min(len(capacities), max(1, cores // threads))
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
         ahead = options.push_ahead_ns or 0
-        depth = push_depth(ahead)
-        self.spec = DeviceSpec(
-            workers,
-            running,
-            options.max_alive or NO_BOUND,
-            depth,
-            ahead,
-            multi_step=True,
-        )
+        bound = options.max_alive or NO_BOUND
+        self.spec = DeviceSpec(workers, running, bound, push_depth(ahead), ahead, multi_step=True)
         self._placement = options.placement
         self._workers: list[Worker] = []
 
