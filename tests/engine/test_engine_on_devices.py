@@ -98,6 +98,32 @@ async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Pl
     assert [part() for part in parts] == [None] * len(parts)
 
 
+class Fussy(nn.Module):
+    """Adds up its rows. None that is made up is large enough for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def step(self, x: torch.Tensor, state: tuple[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
+        if (x < 5).any():
+            raise ValueError("too small")
+        total = state[0] + x * self.one
+        return total, (total,)
+
+
+async def test_a_recurrent_model_that_raises_on_made_up_rows_serves_others(place: Place) -> None:
+    model = recurrent(Recurrent(Fussy(), ((),)), [tensor("x", "FP32", ("n", 6))], [tensor("y", "FP32")])
+    async with place.serving() as engine:
+        served = await started(engine, model)
+        assert served.executor.steps is None
+        for length in (1, 3):
+            call = ModelCall(2, [np.full((2, length), 7, np.float32)], lengths={"n": length})
+            with served.lease(call) as lease:
+                assert (await awaited(lease)).outputs[0].tolist() == [7 * length] * 2
+        assert engine.device.dead() is None
+
+
 class Ends(nn.Module):
     """y = 2 x + 1. A row of 66 ends the thread, which nobody can trust any more."""
 

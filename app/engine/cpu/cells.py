@@ -7,7 +7,7 @@ later, so that they leave together.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.segments import SegmentExecutor, since
-from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
+from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.step_slabs import FirstStep
 from app.engine.tensors import indices, padded
@@ -53,6 +53,11 @@ class CellExecutor(SegmentExecutor):
             self.activations.reserve(self._slots, first)
             self.steps = first.steps
         return super().trial(slots, size)
+
+    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
+        """As SegmentExecutor. If the cell has raised on every row that it was tried with, rows run whole: nothing is
+        known of their steps, and the scheduler counts none."""
+        return super().run(job if self.steps is not None else job._replace(stage=WHOLE), stop)
 
     def whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()

@@ -144,7 +144,12 @@ class CellStreamExecutor(StreamExecutor):
     def step(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
     ) -> list[torch.Tensor]:
-        """One step of the first `size` rows of the index. Returns the cell's flags (bool [size]), if any."""
+        """One step of the first `size` rows of the index. Returns the cell's flags (bool [size]), if any.
+
+        If the cell has raised on every row that it was tried with, rows run whole: nothing is known of their steps.
+        """
+        if self.steps is None:
+            return self.run(stage, passed, index, slots, size, longest)
         slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
         stepped = self.cell.step(slabs.read(x_at), tuple(slab.index_select(0, read) for slab in slabs.state))
         if (stepped.ended is not None) != self.flags:

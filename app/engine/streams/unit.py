@@ -43,7 +43,7 @@ class UnitRun:
         self._whole = job.stage == WHOLE
         self._steps: Iterator[Launch] = (
             cell_launches(job, job.executor, stop, worker)
-            if isinstance(job.executor, CellStreamExecutor)
+            if isinstance(job.executor, CellStreamExecutor) and job.executor.steps is not None
             else stage_launches(job, job.executor, stop, worker)
         )
         self._planned: deque[Launch] = deque()  # steps not launched yet
