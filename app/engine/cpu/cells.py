@@ -66,7 +66,8 @@ class CellExecutor(SegmentExecutor):
         values, made = self.cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
         outputs, own = self.answers(self.scatter(values, len(slots), size, longest))
-        return Ran(outputs, *since(begin, gathered, inferred), step_ns=(inferred - gathered) // made, lengths=own)
+        step_ns = None if self.steps is None else (inferred - gathered) // made
+        return Ran(outputs, *since(begin, gathered, inferred), step_ns=step_ns, lengths=own)
 
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
         begin = time.perf_counter_ns()
