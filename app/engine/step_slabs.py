@@ -34,7 +34,7 @@ class FirstStep(NamedTuple):
     @classmethod
     def of(cls, cell: CellModel, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> FirstStep:
         """Begin rows of these arguments of a call, and make a step. Raises what the cell raises."""
-        begun, most = cell.begin(*cell.taken(inputs), **keywords), cell.axis.most or 0
+        begun, most = cell.begin(inputs, **keywords), cell.axis.most or 0
         x = None if begun.x is None else begun.x[:, 0]
         stepped = cell.step(x, begun.state)
         every = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}

@@ -74,9 +74,8 @@ class CellExecutor(SegmentExecutor):
         new = self.activations.missing(slots)
         if new:
             inputs, keywords, *_ = self.batch(new)
-            given, own = self.cell.taken(inputs)
-            begun = self.cell.begin(given, own, **keywords)
-            self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun, own))
+            begun = self.cell.begin(inputs, **keywords)
+            self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun))
         unit = _CellSteps(self, slots, most, job.best_effort, stop)
         gathered = time.perf_counter_ns()
         unit.make()

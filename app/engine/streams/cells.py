@@ -134,7 +134,7 @@ class CellStreamExecutor(StreamExecutor):
     def begin(self, index: torch.Tensor, slots: Slots) -> None:
         """These rows, the first of the index, begin: write their inputs and their first state to their places."""
         inputs = self.gather(index, slots, len(slots), self.longest(slots))
-        begun = self.cell.begin(*self.cell.taken(inputs), **self.keywords(slots))
+        begun = self.cell.begin(inputs, **self.keywords(slots))
         slabs, places = self.slabs, index[0, : len(slots)]
         if begun.x is not None:
             slabs.fill(places, begun.x)

@@ -127,9 +127,8 @@ class _Cell:
 
     def _begin(self, inputs: Tensors, rows: Sequence[SampleRow]) -> tuple[CellStart, int]:
         """Rows before their first step, and how many the first of them makes at most."""
-        given, lengths = self._cell.taken(inputs)
-        begun = self._cell.begin(given, lengths, **keywords(self._model, rows, len(rows)))
-        return begun, self._cell.limits(begun, lengths)[0]
+        begun = self._cell.begin(inputs, **keywords(self._model, rows, len(rows)))
+        return begun, self._cell.limits(begun)[0]
 
     def _stepped(self, given: Tensors) -> CellStep:
         """A step on copies, returning copies: a cell may write into its arguments, and return the same memory again."""

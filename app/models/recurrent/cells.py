@@ -32,10 +32,12 @@ from app.models.recurrent.recurrent import Recurrent
 
 
 class CellStart(NamedTuple):
-    """Rows before their first step: `x` [rows, length, ...], None for a cell that feeds itself; `state` [rows, ...]."""
+    """Rows before their first step: `x` [rows, length, ...], None for a cell that feeds itself; `state` [rows, ...];
+    `lengths` [rows], along the axis of the steps if it has a name."""
 
     x: torch.Tensor | None
     state: State
+    lengths: torch.Tensor | None
 
 
 class CellStep(NamedTuple):
@@ -99,39 +101,34 @@ class CellModel(nn.Module):
         self._step = Compiled(self._step)
         self._longest_stride = self._stride = None
 
-    def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:
-        """Split the arguments of a call into inputs and lengths, which come last, for `begin`."""
-        return (inputs[:-1], inputs[-1]) if self.axis.name else (inputs, None)
-
     # a batch in pieces
 
-    def begin(self, inputs: Sequence[Any], lengths: torch.Tensor | None, **keywords: Any) -> CellStart:
-        """Start rows of these inputs. `lengths` [rows]: along `axis`, None if it has no name."""
+    def begin(self, arguments: Sequence[Any], **keywords: Any) -> CellStart:
+        """Start rows of these arguments of a call: the inputs, and the added lengths, if there are some."""
+        inputs, lengths = (arguments[:-1], arguments[-1]) if self.axis.name else (arguments, None)
         rows = len(inputs[0])
         values = inputs if self.dtype is None else [cast(value, self.dtype) for value in inputs]
         if not self._declared.starts:
-            begun = CellStart(values[0], tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state))
+            state = tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state)
+            begun = CellStart(values[0], state, lengths)
         else:
             if self._wants_lengths:
                 keywords["lengths"] = lengths
             result = self.cell.start(*values, **keywords)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ConfigError(f"start: expected (x, state), got {kind_of(result)}")
-            begun = CellStart(*result)
+            begun = CellStart(*result, lengths)
         check_state("start", begun.state, self._declared.state, rows, None)
         check_x(begun.x, inputs, self.axis, self._declared.max_steps)
         return begun
 
-    def limits(self, begun: CellStart, lengths: torch.Tensor | None) -> list[int]:
-        """The most steps of each row; its cell may end it earlier. `lengths` [rows]: along `axis`, if it has a name.
-
-        Waits for a GPU that still computes the lengths.
-        """
+    def limits(self, begun: CellStart) -> list[int]:
+        """The most steps of each row; its cell may end it earlier. Waits for a GPU that still computes the lengths."""
         rows, most = len(begun.state[0]), self._declared.max_steps
         if begun.x is None:
             assert most is not None  # see check_x
             return [most] * rows
-        own: list[int] = [begun.x.shape[1]] * rows if lengths is None else lengths.tolist()
+        own: list[int] = [begun.x.shape[1]] * rows if begun.lengths is None else begun.lengths.tolist()
         return own if most is None else [min(length, most) for length in own]
 
     def step(self, x: torch.Tensor | None, state: State) -> CellStep:
@@ -192,9 +189,8 @@ class CellModel(nn.Module):
 
         Outputs with an axis of their own are padded to the most steps, so that they do not depend on the batch.
         """
-        given, lengths = self.taken(inputs)
-        begun = self.begin(given, lengths, **keywords)
-        limits = self.limits(begun, lengths)
+        begun = self.begin(inputs, **keywords)
+        limits = self.limits(begun)
         columns = max(limits) if begun.x is None or self.axis.shortens else begun.x.shape[1]
         state, ys, made = run_together(self, begun, limits, columns)
         return self.finished(state, ys, made, self.axis.most or columns), int(made.max())
