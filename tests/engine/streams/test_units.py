@@ -296,4 +296,15 @@ def test_steps_are_launched_ahead_of_the_one_that_runs(itself, push_ahead_ns, un
     assert [report.outcome.steps for report in bench.reports] == [5]
 
 
+def test_a_unit_that_is_to_end_at_the_next_row_ends_with_one_that_is_on_the_stream() -> None:
+    """Whoever waits to join need not wait for the next row, which may be hundreds of steps later."""
+    bench = Bench(model=sums().model, options=DeviceOptions(push_ahead_ns=0), tried=(1,))
+    rows, stop = [np.ones(length, np.float32) for length in (1, 6)], Stop(at_next_row=False)
+    bench.device.push(0, Job(0, bench.executor, bench.arrive_rows(rows), 2, 0, 6), stop)
+    bench.launch()
+    stop.at_next_row = True
+    bench.settle()
+    assert [(report.outcome.steps, report.outcome.continues) for report in bench.reports] == [(1, False)]
+
+
 # Ebird's rules of slots, one by one; conformance/test_any_order.py holds them all at once, in any order.
