@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import pairwise
 
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
@@ -42,6 +41,4 @@ class SegmentExecutor(CpuExecutor, ABC):
 
 def since(begin: int, gathered: int, inferred: int) -> tuple[int, int, int]:
     """The three times of a Ran whose parts began, or ended, at these times; the last one ends now."""
-    parts = pairwise((begin, gathered, inferred, time.perf_counter_ns()))
-    input_ns, infer_ns, output_ns = (end - start for start, end in parts)
-    return input_ns, infer_ns, output_ns
+    return gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred

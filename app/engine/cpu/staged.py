@@ -16,7 +16,6 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations, Passed
-from app.engine.cpu.executor import Lengths
 from app.engine.cpu.segments import SegmentExecutor, since
 from app.engine.executor import Job, Ran, Stop
 from app.engine.pool import Pool, Slots
@@ -60,23 +59,30 @@ class StagedExecutor(SegmentExecutor):
     def _pass_through(self, slots: Slots, size: int, stages: range, stop: Stop | None, call: _Call) -> Ran:
         """Rows pass through these stages. Without a `stop` none may fail."""
         begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        _, longest = known = self.lengths_of(rows)
-        again = stages.start if self.activations.missing(slots) else 0  # stages that run again, see `note_failure`
-        arguments, keywords, context = self.arguments(rows, stages.start - again, known)
-        given: Sequence[Any] = ()  # what later stages may take again
-        passed: tuple[torch.Tensor, ...] = ()
+        rows, parts, count = padded(slots, size), self.model.stages, len(self.model.info.inputs)
+        _, longest = known = self.lengths_of(rows) if self.pool.lengths else ({}, {})
+        again = (
+            stages.start if stages.start and self.activations.missing(slots) else 0
+        )  # stages that run again, see `note_failure`
+        first = stages.start - again
+        passed: Sequence[torch.Tensor] = self.activations.gather(rows, first, longest)[0] if first else ()
+        context = () if parts.context is None else self.activations.context(rows, longest) if first else None
+        given: list[Any] = []  # the inputs and the context, once a stage takes some of them
         times: list[int] = []
-        gathered, result, sound = time.perf_counter_ns(), None, True
-        for stage in range(stages.start - again, stages.stop):
-            if times:
-                if stop is not None and stop.now and len(times) > again:
-                    break
-                if self.model.stages.again[stage] and not given:
-                    given = [*self.batch(rows, known)[0], *context]
-                arguments, keywords = self.model.stages.arguments(stage, passed, given), {}
+        keywords: dict[str, Any] = {}
+        gathered, result, sound = begin, None, True
+        for stage in range(first, stages.stop):
+            if stop is not None and stop.now and len(times) > again:
+                break
+            if not given and (not stage or context is None or any(place < count for place in parts.again[stage])):
+                inputs, keywords, *_ = self.batch(rows, known)
+                given = parts.given(inputs) if context is None else [*inputs, *context]
+                context = given[count:]
+            assert context is not None
+            arguments = parts.arguments(stage, passed if stage else given[:count], given or [*[None] * count, *context])
+            gathered = gathered if times else time.perf_counter_ns()
             try:
-                result, ns = call(stage, arguments, keywords)
+                result, ns = call(stage, arguments, {} if stage else keywords)
             except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
                 if len(times) <= again or stop is None:
                     raise
@@ -89,15 +95,14 @@ class StagedExecutor(SegmentExecutor):
                 passed = passed_on(result, stage, len(rows))
                 self.activations.learn(stage, passed, longest, context)
         inferred = time.perf_counter_ns()
-        outputs: list[Array] = []
         del times[:again]
+        outputs: list[Array] = []
         last = stages[len(times) - 1]
         if last == self.last:
             outputs = self.scatter(result, len(slots), len(rows), longest)
         else:
-            if self._reuses[last]:
-                passed = tuple(tensor.clone() for tensor in passed)
-            self.activations.commit(slots, Passed(last, passed, longest, context), range(len(slots)))
+            kept = tuple(tensor.clone() if self._reuses[last] else tensor for tensor in passed)
+            self.activations.commit(slots, Passed(last, kept, longest, context or ()), range(len(slots)))
         if not sound:
             self.note_failure(slots)
         return Ran(outputs, *since(begin, gathered, inferred), stages_ns=tuple(times), steps=len(times))
@@ -127,23 +132,6 @@ class StagedExecutor(SegmentExecutor):
             again, _ = self.call(stage, [_copied(argument) for argument in arguments], keywords)
             self._reuses[stage] |= bool(_storages(result) & _storages(again))
         return result, ns
-
-    def arguments(
-        self, rows: list[int], stage: int, known: Lengths
-    ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
-        """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
-        stages, count, (_, longest) = self.model.stages, len(self.model.info.inputs), known
-        context: Sequence[torch.Tensor] | None = None if stages.context is not None else ()
-        if stage and context is None:
-            context = self.activations.context(rows, longest)
-        keywords: dict[str, Any] = {}
-        if stage and context is not None and all(place >= count for place in stages.again[stage]):
-            given: list[Any] = [*[None] * count, *context]
-        else:
-            inputs, keywords, *_ = self.batch(rows, known)
-            given = stages.given(inputs) if context is None else [*inputs, *context]
-        passed = self.activations.gather(rows, stage, longest)[0] if stage else given[:count]
-        return stages.arguments(stage, passed, given), {} if stage else keywords, given[count:]
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:
