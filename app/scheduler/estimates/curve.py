@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import exp, hypot, log, sqrt
 
-from app.scheduler.estimates.handover import Handover
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.speed import LEAST_NOISE, Speed
+from app.scheduler.estimates.speed import LEAST_NOISE, Handover, Speed
 
 FLOOR = 0.005  # smallest error: repeating does not average out everything
 _SEEN = 1024  # batches of a size that count, at most

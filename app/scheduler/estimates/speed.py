@@ -1,4 +1,4 @@
-"""How fast the device is now, and how much units that run at once slow each other there."""
+"""How fast the device is now, how much units that run at once slow each other there, and what a hand-over costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _BESIDE, _BESIDE_MEASURED = 0.25, 0.05  # of the slowdown by other units, at fir
 _FORGOTTEN = 1e-4  # growth of the square of that for each window without units beside others
 _CROWDED, _MOSTLY = 16, 0.7  # batches in a row that were beside others for so much of their time
 _UNKNOWN = 0.06  # error of the slowdown above which a batch alone is worth what it costs
-_RETURN = 0.1  # share of the way back to the undisturbed speed for each window in which no batch ran
+_RETURN = 0.1  # share of the way back to what was undisturbed for each window in which no batch ran
+_HANDOVER_WEIGHT = 0.05  # of one observation: a mean over about the last 20 batches
+_ROOM_NS = 100_000  # an observation counts as at most so far off, or as the current value if that is more
 
 
 class Speed:
@@ -99,3 +101,43 @@ class Speed:
             self._of_beside += _FORGOTTEN
         self._seen = self._tried = False
         return seen
+
+
+class Handover:
+    """Nanoseconds that a batch costs beyond computing: to hand it to a worker, and to report its end.
+
+    The profile has the value of an idle server. A busy server takes longer, and speeds change, so it is learnt online.
+    Each observation moves it by a bounded step, so it follows what most batches cost: a worker that the system once
+    left waiting for 10 ms is not a trend. `profiled` None: it costs nothing, and nothing is learnt.
+    """
+
+    __slots__ = ("_learns", "_observed", "_profiled", "_value", "ns")
+
+    def __init__(self, profiled: int | None) -> None:
+        self.ns = profiled or 0
+        self._profiled = self._value = float(self.ns)
+        self._learns = profiled is not None
+        self._observed = False
+
+    @property
+    def profiled_ns(self) -> int:
+        return int(self._profiled)
+
+    def observe(self, spent_ns: int) -> None:
+        """A batch on an otherwise idle worker took `spent_ns` beyond computing."""
+        if not self._learns:
+            return
+        self._observed = True
+        error = spent_ns - self._value
+        if not -_ROOM_NS <= error <= _ROOM_NS:
+            room = max(_ROOM_NS, self._value)
+            error = max(-room, min(error, room))
+        self._value = max(0.0, self._value + _HANDOVER_WEIGHT * error)
+        self.ns = int(self._value)
+
+    def tick(self) -> None:
+        """A window has closed. If nothing ran in it, the value moves back towards the profile, as the speed does."""
+        if self._learns and not self._observed:
+            self._value += _RETURN * (self._profiled - self._value)
+            self.ns = int(self._value)
+        self._observed = False
