@@ -129,7 +129,7 @@ def fault_of(exc: BaseException) -> Fault:
         return Fault.OOM
     if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
         return Fault.OOM
-    if not isinstance(exc, Exception | SystemExit):  # the thread cannot be trusted any more
+    if isinstance(exc, GeneratorExit):  # the run of its units has been closed: the thread does no more
         return Fault.DEVICE
     # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
     return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL

@@ -20,6 +20,7 @@ from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
 from app.models.checks.advice import advice_on
+from app.models.checks.calling import only_exceptions
 from app.models.checks.sample_files import read_samples
 from app.models.description.config import FILE_NAME, CheckPolicy, ModelTable, is_onnx, model_info, read_config
 from app.models.description.declared_specs import refuse_own_axes
@@ -27,7 +28,7 @@ from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.hubs import ByName
-from app.models.sources.imports import edited_packages, not_imported
+from app.models.sources.imports import edited_packages, source_hint
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
@@ -51,7 +52,7 @@ def load(
     config = read_declared(source.folder)
     namespace = Namespace(source.folder)
     try:
-        with namespace.loading():
+        with namespace.loading(), only_exceptions():
             model = _load(source, config, dict(overrides or {}), check_policy)
     except BaseException:
         namespace.close()
@@ -102,12 +103,12 @@ def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         return open_task(config, folder, info) if config.task is not None else open_source(config, folder)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    except (Exception, SystemExit) as error:  # the user's code may raise anything, and even call sys.exit
+    except BaseException as error:  # the user's code may raise anything, and even call sys.exit
         what = with_place(one_line(error), error)
         if (namespace := current()) is not None:
             what = what.replace(f"{namespace.name}.", "")  # names as its code has them
         advice = advice_on(error)
-        hint = f"; {advice}" if advice else not_imported(error, config.source, folder)
+        hint = f"; {advice}" if advice else source_hint(error, config.source, folder)
         raise ConfigError(f"{where}: {what}{hint}") from error
 
 

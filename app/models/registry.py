@@ -221,7 +221,7 @@ class Registry:
                     await self._let_serve_untried(served, [*older, *started.values()])
                     _log_error(source, f"serves untried: {served.untried}", served.untried)
                 started[source.version] = served
-            except (Exception, SystemExit) as error:
+            except Exception as error:
                 # A model's code may raise anything; the other models must still load.
                 reason = str(error) if isinstance(error, ConfigError) else one_line(error)
                 _log_error(source, reason, error)

@@ -148,13 +148,19 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
         ("model.py:fails", "KeyError: 'the reason'"),
         ("model.py:leaves", "SystemExit: 3"),
+        ("model.py:cancels", "CancelledError: "),
+        ("model.py:parses", "sys.argv holds the server's arguments"),
+        ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
         ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
     ],
 )
 def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, message):
     code = """
-import sys
+import argparse, asyncio, sys
 VALUE = 1
+def parses(): argparse.ArgumentParser().parse_args(["serve"])
+def opens(): open("model.toml")
+def cancels(): raise asyncio.CancelledError
 def fails(): raise KeyError("the reason")
 def leaves(): sys.exit(3)
 def wants(argument): pass

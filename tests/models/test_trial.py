@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -177,11 +178,12 @@ def test_parameters_of_samples_reach_the_model() -> None:
         try_out(model(call, takes_parameters=True))
 
 
-def test_a_model_that_ends_the_process_is_unfit() -> None:
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])
+def test_a_model_that_raises_what_is_no_exception_is_unfit(kind: type[BaseException]) -> None:
     def call(x: torch.Tensor) -> torch.Tensor:
-        raise SystemExit("no licence")
+        raise kind("no licence")
 
-    with pytest.raises(Unfit, match="SystemExit: no licence"):
+    with pytest.raises(Unfit, match=f"{kind.__name__}: no licence"):
         try_out(model(call))
 
 

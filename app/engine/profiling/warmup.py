@@ -17,7 +17,7 @@ from app.engine.pool import Pool, Slots
 from app.engine.profiling.profiled_model import first_profile, guess
 from app.errors import ConfigError
 from app.models.base import verify
-from app.models.checks.calling import exit_as_error
+from app.models.checks.calling import only_exceptions
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
 from app.models.checks.trial import fit_row, try_full_length
@@ -77,7 +77,7 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
     info = executor.model.info
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
-    with exit_as_error(), _as_before(executor):
+    with only_exceptions(), _as_before(executor):
         ran = device.trial(executor, slots, size)
     verify(info, ran.outputs, len(rows), longest(rows))
     return ran

@@ -25,9 +25,11 @@ _DATATYPES = (
     "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
     "datatype that the model takes"
 )
+_ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
 
 #: Type, pattern of the text, advice. The first that fits counts.
-_KNOWN: tuple[tuple[type[Exception], str, str], ...] = (
+_KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
+    (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process
     (Exception, r"objects created in a thread can only be used in that same thread", _THREADS),
     (ValueError, r"signal only works in main thread|set_wakeup_fd only works in main thread", _THREADS),
     (RuntimeError, r"no (current|running) event loop|attached to a different loop|main thread", _THREADS),

@@ -25,7 +25,7 @@ def call_directly(model: Model) -> Run:
         # As on a device: one row is read where it was written, rows of a batch are gathered, as inference tensors.
         with torch.inference_mode(size > 1):
             arguments = stack(info.inputs, rows, size)
-        with torch.inference_mode(), exit_as_error():
+        with torch.inference_mode(), only_exceptions():
             result = model.call(*arguments, **keywords(model, rows, size))
         values = normalise(result, info.returned)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
@@ -59,9 +59,13 @@ def on_thread(name: str, function: Callable[..., _T], *args: Any) -> _T:
 
 
 @contextmanager
-def exit_as_error() -> Iterator[None]:
-    """Turn SystemExit into RuntimeError: a model that calls sys.exit must not end the process."""
+def only_exceptions() -> Iterator[None]:
+    """Turn what is no Exception into RuntimeError: `sys.exit`, a cancelled task or a panic of a library in Rust in a
+    model's code must end neither the process nor a task of the server's.
+    """
     try:
         yield
-    except SystemExit as error:
+    except Exception:
+        raise
+    except BaseException as error:
         raise RuntimeError(one_line(error)) from error

@@ -19,7 +19,7 @@ from app.contract import Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
-from app.models.checks.calling import exit_as_error, on_thread
+from app.models.checks.calling import on_thread, only_exceptions
 from app.models.checks.cell_segments import cell_segments
 from app.models.checks.decoder_segments import decoder_segments
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
@@ -112,7 +112,7 @@ def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
     device, batch = device_of(model.call), stack(model.info.inputs, [row])
     empty = [values.to(device)[:0] if isinstance(values, torch.Tensor) else values[:0] for values in batch]
     try:
-        with torch.inference_mode(), exit_as_error():
+        with torch.inference_mode(), only_exceptions():
             model.call(*empty, **({"parameters": []} if model.takes_parameters else {}))
     except Exception as other:  # a user's code may raise anything
         return type(other) is type(error) and place_of(other) == place_of(error)
@@ -172,7 +172,7 @@ def check_independence(model: Model, run: Run) -> str | None:
         # for a decoder, the check of its segments covers all of this
         finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
         if finding is None or finding.cause is not Cause.RANDOM:
-            with torch.inference_mode(), exit_as_error():
+            with torch.inference_mode(), only_exceptions():
                 found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
                 finding = found or finding
     except ConfigError:

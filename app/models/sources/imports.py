@@ -96,8 +96,13 @@ def load_file(path: Path) -> ModuleType:
 # why an import failed
 
 
-def not_imported(error: BaseException, source: str, folder: Path) -> str:
-    """A hint for the message of an error that a model's source raised; "" unless an import failed."""
+def source_hint(error: BaseException, source: str, folder: Path) -> str:
+    """A hint for the message of an error that a model's source raised; "" for most errors."""
+    missing = error.filename if isinstance(error, FileNotFoundError) else None
+    if isinstance(missing, str) and (folder / missing).exists():
+        return (
+            "; paths begin where the server was started: for a file beside model.py write Path(__file__).parent / NAME"
+        )
     if not isinstance(error, ImportError) or not error.name:
         return ""
     package = error.name.partition(".")[0]

@@ -15,7 +15,7 @@ from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.description.config import FILE_NAME, ModelTable
 from app.models.recurrent.rnn_graph import holds_layer
-from app.models.sources.imports import not_imported
+from app.models.sources.imports import source_hint
 from app.models.sources.onnx_model import graph_tables
 from app.models.sources.opening import MODEL_FILES, open_source
 from app.models.sources.torch_files import load_exported
@@ -123,7 +123,7 @@ def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        hint = not_imported(error, source, Path.cwd())
+        hint = source_hint(error, source, Path.cwd())
         raise ConfigError(f"{source}: {one_line(error)}{hint}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import traceback
@@ -74,6 +75,9 @@ class Unusual(RuntimeError):
         (AssertionError("no"), Fault.MODEL),
         (StopIteration("no"), Fault.MODEL),
         (SystemExit(1), Fault.MODEL),
+        (KeyboardInterrupt("no"), Fault.MODEL),
+        (asyncio.CancelledError("no"), Fault.MODEL),
+        (type("PanicException", (BaseException,), {})("in Rust"), Fault.MODEL),
         (MemoryError("python's"), Fault.OOM),
         (torch.OutOfMemoryError("the device's"), Fault.OOM),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), Fault.OOM),
