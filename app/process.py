@@ -12,9 +12,12 @@ import asyncio
 import ctypes
 import gc
 import os
+import signal
+import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -127,6 +130,31 @@ def switch_threads_often() -> None:
     0.5 ms, and 13 % more rows were served. `echo` serves at most 5 % fewer.
     """
     sys.setswitchinterval(0.0002)
+
+
+def let_children_end(sockets: Sequence[socket.socket]) -> None:
+    """Processes that a model's code forks end by signals, and do not keep the sockets that this one listens on.
+
+    They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever.
+    """
+
+    def in_child() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        for one in sockets:
+            one.close()
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def end_within(seconds: float, status: int) -> None:
+    """End the process with this status after so long, if it has not ended by itself: threads and processes that a
+    model's code has started may never end.
+    """
+    timer = threading.Timer(seconds, os._exit, (status,))
+    timer.daemon = True
+    timer.start()
 
 
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:

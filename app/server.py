@@ -213,8 +213,10 @@ def serve(
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s, crash_output)
     # A crash in native code leaves the stacks, which name the model of the batch that ran.
     faulthandler.enable(crash_output)
+    sockets = listeners(sock)
+    process.let_children_end(sockets)
     try:
-        server.run(sockets=listeners(sock))
+        server.run(sockets=sockets)
     finally:
         faulthandler.cancel_dump_traceback_later()
     if lifecycle.failed is not None:

@@ -1,8 +1,10 @@
-"""Freed memory is kept where the C library can be told so, and what was given in the environment stays."""
+"""What is set for the whole process: freed memory, open files, forked children, its end."""
 
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -49,3 +51,28 @@ def test_open_files(limits: tuple[int, int], set_to: int | None, told: int | Non
     monkeypatch.setattr(resource, "setrlimit", lambda which, both: found.append(both))
     assert process.allow_open_files(4096) == told
     assert found == ([] if set_to is None else [(set_to, limits[1])])
+
+
+FORKS = """
+import multiprocessing, signal, socket
+from app import process
+signal.signal(signal.SIGTERM, lambda *_: None)
+listener = socket.create_server(("127.0.0.1", 0))
+process.let_children_end([listener])
+with multiprocessing.get_context("fork").Pool(1) as pool:  # which is terminated
+    assert pool.apply(abs, (-1,)) == 1
+    address = listener.getsockname()
+    listener.close()
+    socket.create_server(address).close()  # the child that still runs does not listen
+"""
+STAYS = """
+import threading
+from app import process
+threading.Thread(target=threading.Event().wait).start()
+process.end_within(0.1, 3)
+"""
+
+
+@pytest.mark.parametrize(("code", "status"), [(FORKS, 0), (STAYS, 3)], ids=["forked children", "a thread that stays"])
+def test_what_models_start_ends(code: str, status: int) -> None:
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == status

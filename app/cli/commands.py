@@ -32,6 +32,8 @@ _PANELS = {
     "log_level": "Output",
 }
 
+_END_S = 5  # for what models have started, after the last answer
+
 _SHORT = {"model": ("-m",)}
 
 #: Commands of the packages beside this one. They know the server, and nothing in the server knows them.
@@ -107,6 +109,7 @@ def _serve(**given: Any) -> None:
     process.prepare()
     with standard_streams.never_waiting() as lost_lines:
         status = _run(settings, lost_lines)
+    process.end_within(_END_S, status)
     sys.exit(status)
 
 
