@@ -6,6 +6,7 @@ each batch would cost microseconds. A model that was found to change some has th
 
 from __future__ import annotations
 
+import gc
 import locale
 import logging
 import os
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +26,7 @@ import torch
 from app.models.sources.imports import PATCHING
 
 _UNKNOWN = object()
+_SERVER = logging.getLogger("starling")
 
 
 class Setting(NamedTuple):
@@ -61,12 +64,40 @@ def _put_errors(before: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """Two are equal if the first handler, which is the server's, is the same: those that a model adds do no harm."""
+
+    level: int
+    first: list[logging.Handler]
+    disabled: bool
+    handlers: list[logging.Handler] = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"level {self.level} and {self.handlers}{', off' if self.disabled else ''}"
+
+
+def _log() -> _Log:
+    root = logging.root
+    return _Log(root.level, root.handlers[:1], _SERVER.disabled, root.handlers[:])
+
+
+def _put_log(before: _Log) -> None:
+    logging.root.setLevel(before.level)
+    if logging.root.handlers[:1] != before.first:  # as after basicConfig(force=True)
+        logging.root.handlers[:] = before.handlers
+    for name, one in logging.root.manager.loggerDict.items():  # dictConfig turns all off that it does not name
+        if name.partition(".")[0] == _SERVER.name and isinstance(one, logging.Logger):
+            one.disabled = before.disabled
+
+
 SETTINGS = (
     Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch's default device", torch.get_default_device, _put_device),
     Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
     Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
     Setting("torch's deterministic mode", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    Setting("torch's autocast", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
     Setting("torch's precision of products", _precision, torch.set_float32_matmul_precision),
     Setting("numpy's handling of errors", np.geterr, lambda before: np.seterr(**before)),
     Setting("the working folder", _folder, os.chdir),
@@ -74,6 +105,9 @@ SETTINGS = (
     Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Setting("warnings that are errors", _errors, _put_errors),
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
+    Setting("the log", _log, _put_log),
+    Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
+    Setting("the interval between threads", sys.getswitchinterval, sys.setswitchinterval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
 )
 

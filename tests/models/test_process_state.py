@@ -20,7 +20,7 @@ from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState
 
 from .folders import TOML, source_of, write_model
 
-IMPORTS = "import locale, logging, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
+IMPORTS = "import gc, locale, logging.config, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
 CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
 CHANGES = {
     "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
@@ -35,6 +35,12 @@ CHANGES = {
     "sys.setrecursionlimit(4321)": "the recursion limit to 4321",
     "warnings.simplefilter('error', ImportWarning)": "warnings that are errors to ",
     "logging.disable(logging.DEBUG)": "the level of logging.disable to 10",
+    "logging.basicConfig(force=True)": "the log to level 30 and [<StreamHandler",
+    "logging.config.dictConfig({'version': 1})": "the log to ",
+    "logging.getLogger().setLevel(5)": "the log to level 5 ",
+    "torch.set_autocast_enabled('cpu', True)": "torch's autocast to True",
+    "gc.disable()": "the garbage collection to False",
+    "sys.setswitchinterval(0.5)": "the interval between threads to 0.5",
     "socket.setdefaulttimeout(7)": "the timeout of sockets to 7",
 }
 SEEDS = {
@@ -64,8 +70,8 @@ def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
     assert f"source 'model.py:build' set {said}" in caplog.text
 
 
-#: Without the gradient mode, which the end of inference_mode puts back.
-OF_CALLS = {change: said for change, said in (CHANGES | SEEDS).items() if "grad" not in change}
+#: Without what the end of inference_mode puts back.
+OF_CALLS = {change: said for change, said in (CHANGES | SEEDS).items() if not ("grad" in change or "cast" in change)}
 
 
 @pytest.mark.parametrize(("change", "said"), OF_CALLS.items(), ids=OF_CALLS)
