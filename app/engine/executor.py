@@ -219,9 +219,10 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
     event loop that wait is the most expensive part of a small batch.
     """
+    array = value
     if isinstance(value, torch.Tensor):
-        tensor = value.detach() if value.requires_grad else value
-        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if value.dtype != spec.dtype:
+        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
+        array = bits.numpy(force=True) if bits.requires_grad or bits.is_neg() else bits.numpy()
+    if array.dtype != spec.dtype:
         raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(value[:rows])
+    return np.array(array[:rows])

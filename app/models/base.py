@@ -205,8 +205,7 @@ def as_array(value: torch.Tensor | Array) -> Array:
     """A tensor as an array on the CPU, BF16 as its bits; arrays are returned unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
-    value = value.detach().cpu()
-    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy(force=True)
     return array
 
 

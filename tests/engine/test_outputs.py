@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from app.contract import DATATYPES, FinishedBatch
-from app.engine.executor import Ran
+from app.engine.executor import Ran, copied
 from app.engine.outputs import joined, note_rows, split_by_length
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
@@ -149,3 +150,11 @@ def test_an_output_of_the_declared_shape(shape):
 def test_an_output_of_another_shape(shape, message):
     with pytest.raises(ConfigError, match=message):
         check_shape(OUTPUT, np.zeros(shape), 3, {"tokens": 5})
+
+
+def test_a_tensor_of_torch_is_copied_whatever_it_is_lazy_about() -> None:
+    x, y = torch.ones(2, 3), tensor("y", "FP32", 3)
+    assert copied(torch.complex(x, x).conj().imag, y, 1).tolist() == [[-1, -1, -1]]  # a view with its negative bit set
+    assert copied(x.clone().requires_grad_(), y, 2).tolist() == x.tolist()
+    with pytest.raises(ConfigError, match=r"expected FP32, got torch\.bfloat16"):
+        copied(x.bfloat16(), y, 2)
