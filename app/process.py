@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import socket
@@ -149,10 +150,16 @@ def let_children_end(sockets: Sequence[socket.socket]) -> None:
 
 
 def end_within(seconds: float, status: int) -> None:
-    """End the process with this status after so long, if it has not ended by itself: threads and processes that a
-    model's code has started may never end.
+    """End the process with this status after so long, and its children, if it has not ended by itself: threads and
+    processes that a model's code has started may never end.
     """
-    timer = threading.Timer(seconds, os._exit, (status,))
+
+    def end() -> None:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        os._exit(status)
+
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
 

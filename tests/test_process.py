@@ -66,9 +66,10 @@ with multiprocessing.get_context("fork").Pool(1) as pool:  # which is terminated
     socket.create_server(address).close()  # the child that still runs does not listen
 """
 STAYS = """
-import threading
+import multiprocessing, threading
 from app import process
 threading.Thread(target=threading.Event().wait).start()
+multiprocessing.get_context("fork").Process(target=threading.Event().wait).start()
 process.end_within(0.1, 3)
 """
 

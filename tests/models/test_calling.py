@@ -4,6 +4,9 @@ their message names the cause, not the shapes.
 
 from __future__ import annotations
 
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -111,3 +114,12 @@ def test_which_errors_are_about_shapes(raises, shapes):
         raises(torch.ones(2, 3))
     assert is_about_shapes(caught.value) == shapes
     assert advice_on(caught.value) == ""
+
+
+def test_what_belongs_to_the_process_has_advice():
+    with suppress(RuntimeError):  # unless it was called before, or torch has begun
+        torch.set_num_interop_threads(torch.get_num_interop_threads())
+    with pytest.raises(RuntimeError) as caught:
+        torch.set_num_interop_threads(torch.get_num_interop_threads())
+    assert "leave it out" in advice_on(caught.value)
+    assert "PYTHONPATH" in advice_on(BrokenProcessPool("a child has ended"))

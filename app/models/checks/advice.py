@@ -1,4 +1,4 @@
-"""What to do about errors of models whose own text does not say it: those of threads, gradients and datatypes.
+"""What to do about errors of models whose own text does not say it: of threads, processes, gradients, datatypes.
 
 A type and a pattern of the text tell them apart, because torch raises RuntimeError for nearly everything.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures.process import BrokenProcessPool
 
 _THREADS = (
     'a model is imported and built on the thread "model-load", and called on others, "warm-up" and "worker-0" among '
@@ -25,10 +26,14 @@ _DATATYPES = (
     "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
     "datatype that the model takes"
 )
+_PROCESSES = "spawned processes cannot import model.py: put what they run into a package on PYTHONPATH, or use threads"
+_INTEROP = "torch allows that once a process, and the server's models share one: leave it out, --threads is for this"
 _ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
 
 #: Type, pattern of the text, advice. The first that fits counts.
 _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
+    (BrokenProcessPool, "", _PROCESSES),
+    (RuntimeError, r"cannot set number of interop threads", _INTEROP),
     (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process
     (Exception, r"objects created in a thread can only be used in that same thread", _THREADS),
     (ValueError, r"signal only works in main thread|set_wakeup_fd only works in main thread", _THREADS),
