@@ -441,7 +441,8 @@ class Unsayable(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [NoException, asyncio.CancelledError, GeneratorExit, SystemExit, StopIteration, Unsayable]
+    "error",
+    [NoException, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, StopIteration, Unsayable],
 )
 async def test_what_a_models_code_raises_need_not_be_an_exception(
     caller: MakeCaller, model: Echo, error: type[BaseException]

@@ -67,7 +67,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     try:
         with_fields = {"fields": upload.fields} if served.model.takes_fields else {}
         arrays = decode(upload.media, upload.data, **with_fields)
-    except (StarlingError, KeyboardInterrupt):
+    except StarlingError:
         raise
     except BaseException as exc:  # the model's code may raise anything; an undecodable file is the client's fault
         raise BadRequest(f"{upload.field}: {text_of(exc)}", cause=exc) from exc

@@ -51,7 +51,7 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
             named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
             try:
                 rows.append(present(named))
-            except (StarlingError, KeyboardInterrupt):
+            except StarlingError:
                 raise
             except BaseException as exc:  # the model's code may raise anything
                 raise ModelFailed(f"model {info.name}: its present failed: {text_of(exc)}", cause=exc) from exc
@@ -61,12 +61,16 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
 def json_text(value: Any, model: str) -> bytes:
     """A value as JSON. It may contain arrays, and anything that a model's `present` returned.
 
-    NaN and infinities become null. Raises ModelFailed for types that JSON does not have.
+    NaN and infinities become null. Raises ModelFailed for what JSON does not have.
     """
     try:
         return orjson.dumps(value, option=_PLAIN)
     except TypeError:  # bytes, which `_plain` decodes, or a type that JSON does not have
+        pass
+    try:
         return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
+    except (TypeError, RecursionError) as error:  # half of a surrogate pair, an integer above 64 bits, a cycle
+        raise ModelFailed(f"model {model}: its present returned what is no JSON: {error}") from None
 
 
 def json_rows(spec: TensorSpec, array: Rows) -> Any:

@@ -189,3 +189,8 @@ def test_what_json_does_not_have() -> None:
     for value in (datetime.date(2026, 1, 2), DecodedCall(1, [], {})):
         with pytest.raises(ModelFailed, match=r"at answer\[0\].day"):
             encoded([{"day": value}])
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    for value in ("\ud800", 1 << 64, cycle, {"\udfff": 1}):
+        with pytest.raises(ModelFailed, match="model m: its present returned what is no JSON: "):
+            encoded([value])
