@@ -20,7 +20,7 @@ from app.errors import ConfigError
 from app.models.loading import load
 from app.models.placement import Placement, place
 
-from .folders import LINEAR, TOML, Bomb, refused, source_of, try_out, write_model
+from .folders import LINEAR, TOML, Bomb, refused, source_of, table, toml_of, try_out, write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 
@@ -88,6 +88,27 @@ def test_an_exported_model_serves_any_batch(tmp_path, exported):
     answers_as(load(source_of(folder)), module)
     (folder / "model.toml").write_text("kwargs = { a = 1 }\n" + (folder / "model.toml").read_text())
     assert "kwargs.a: expected none" in refused(folder)
+
+
+class Apart(nn.Module):
+    def forward(self, given, pair, *, x, scale):
+        return given["a"] - x * scale + pair[0] * pair[1]
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11's own
+def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_path):
+    a, b, c, scale, x = torch.ones(5, 2, 3).unbind()  # of one tensor given twice torch makes one input
+    batch = {0: torch.export.Dim.DYNAMIC}
+    shapes = {"given": {"a": batch}, "pair": [batch, batch], "scale": batch, "x": batch}
+    program = torch.export.export(Apart(), ({"a": a}, [b, c]), {"scale": scale, "x": x}, dynamic_shapes=shapes)
+    inputs = [table("inputs", name, "FP32", "[3]") for name in ("a", "b", "c", "scale", "x")]
+    toml = toml_of(*inputs, table("outputs", "y", "FP32", "[3]"), head='source = "model.pt2"')
+    folder = write_model(tmp_path / "m", toml, None)
+    torch.export.save(program, folder / "model.pt2")
+    model = load(source_of(folder))
+    assert try_out(model) == []
+    given = [torch.full((4, 3), float(value)) for value in (1, 2, 3, 5, 7)]
+    assert model.call(*given).tolist() == [[1 - 7 * 5 + 2 * 3] * 3] * 4
 
 
 def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, exported):

@@ -28,7 +28,7 @@ from app.models.process_state import ProcessState, named
 from app.models.sources import hubs
 from app.models.sources.imports import import_callable, one_at_a_time
 from app.models.sources.onnx_model import open_onnx
-from app.models.sources.torch_files import load_exported, open_torchscript
+from app.models.sources.torch_files import exported_module, load_exported, open_torchscript
 
 _log = logging.getLogger("starling.models")
 
@@ -82,4 +82,4 @@ def _open_file(config: ModelTable, path: Path) -> Any:
             raise ConfigError(f"kwargs.{key}: expected {wanted}, a model's file takes no arguments")
     if path.suffix == ".onnx":
         return open_onnx(path, config)
-    return load_exported(path).module() if path.suffix == ".pt2" else open_torchscript(path)
+    return exported_module(load_exported(path)) if path.suffix == ".pt2" else open_torchscript(path)

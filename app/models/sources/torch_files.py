@@ -40,6 +40,26 @@ def load_exported(path: Path) -> torch.export.ExportedProgram:
     return torch.export.load(path)
 
 
+class _Structured(nn.Module):
+    """A program that was exported with keywords, dicts or lists: takes their tensors in the order of its graph."""
+
+    def __init__(self, module: nn.Module, spec: Any) -> None:
+        super().__init__()
+        self.module, self.spec = module, spec
+
+    def forward(self, *values: Any) -> Any:
+        arguments, keywords = self.spec.unflatten(values)
+        return self.module(*arguments, **keywords)
+
+
+def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
+    """The program as a module that takes one tensor an input."""
+    module, spec = program.module(), program.call_spec.in_spec
+    arguments, keywords = spec.children()
+    plain = not keywords.num_leaves and all(one.is_leaf() for one in arguments.children())
+    return module if plain else _Structured(module, spec)
+
+
 def check_archive(path: Path) -> None:
     """Raise ConfigError naming the file and the member unless every member of the archive is plain data.
 

@@ -18,7 +18,7 @@ from app.models.recurrent.rnn_graph import holds_layer
 from app.models.sources.imports import source_hint
 from app.models.sources.onnx_model import graph_tables
 from app.models.sources.opening import MODEL_FILES, open_source
-from app.models.sources.torch_files import load_exported
+from app.models.sources.torch_files import exported_module, load_exported
 from planner.commands.checked_models import Checked, check
 from planner.commands.scaffold.guess import (
     ASK,
@@ -94,7 +94,7 @@ def _drafts(target: Path, source: str, inputs: InputTables) -> Iterator[Draft]:
         return
     if source.endswith(".pt2"):
         program = _opened_or_named(source, partial(load_exported, path))
-        yield Draft(source, inputs or exported_inputs(program), call=program.module())
+        yield Draft(source, inputs or exported_inputs(program), call=exported_module(program))
         return
     call = _opened(Draft(source), target)
     choices: Iterable[InputTables] = [inputs]
