@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -133,18 +133,21 @@ def switch_threads_often() -> None:
     sys.setswitchinterval(0.0002)
 
 
-def let_children_end(sockets: Sequence[socket.socket]) -> None:
-    """Processes that a model's code forks end by signals, and do not keep the sockets that this one listens on.
+def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
+    """Processes that a model's code forks end by signals, and keep neither listeners nor connections of this one open.
 
-    They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever.
+    They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever; and a
+    client whose idle connection this process closes would send its next request to nobody.
     """
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        for one in sockets:
-            one.close()
+        for fd in descriptors():
+            with suppress(OSError, ValueError):  # it has just been closed
+                one = socket.socket(fileno=fd)
+                one.detach() if one.family == socket.AF_UNIX else one.close()  # a pipe that has got its number
 
     os.register_at_fork(after_in_child=in_child)
 

@@ -20,6 +20,7 @@ import struct
 import sys
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -71,6 +72,11 @@ class Server(uvicorn.Server):
         process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
         await super().startup(sockets)
+
+    def open_connections(self) -> list[Any]:
+        """Their sockets, as the event loop has them."""
+        found = [one.transport.get_extra_info("socket") for one in self.server_state.connections]
+        return [one for one in found if one is not None]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called in a signal handler, so it only schedules `_stop` on the event loop."""
@@ -214,7 +220,7 @@ def serve(
     # A crash in native code leaves the stacks, which name the model of the batch that ran.
     faulthandler.enable(crash_output)
     sockets = listeners(sock)
-    process.let_children_end(sockets)
+    process.let_children_end(lambda: [one.fileno() for one in [*sockets, *server.open_connections()]])
     try:
         server.run(sockets=sockets)
     finally:

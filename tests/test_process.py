@@ -58,12 +58,17 @@ import multiprocessing, signal, socket
 from app import process
 signal.signal(signal.SIGTERM, lambda *_: None)
 listener = socket.create_server(("127.0.0.1", 0))
-process.let_children_end([listener])
+client = socket.create_connection(listener.getsockname())
+connection, _ = listener.accept()
+process.let_children_end(lambda: [-1, listener.fileno(), connection.fileno()])
 with multiprocessing.get_context("fork").Pool(1) as pool:  # which is terminated
     assert pool.apply(abs, (-1,)) == 1
     address = listener.getsockname()
     listener.close()
-    socket.create_server(address).close()  # the child that still runs does not listen
+    connection.close()
+    assert client.recv(1) == b""  # the child that still runs has not kept it open
+    client.close()
+    socket.create_server(address).close()  # nor listens
 """
 STAYS = """
 import multiprocessing, threading

@@ -5,13 +5,14 @@ A second signal is tried in an interpreter of its own, which ends with the serve
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from background import eventually
 
 from .server import PATIENCE_S, Reply, Server
-from .wire import TYPED, tensor
+from .wire import TYPED, post, tensor
 
 
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:
@@ -55,6 +56,18 @@ def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor
     assert server.ended() == 1
     server.line("a model that leaves")
     server.line("stopped because")
+
+
+def test_a_model_that_forks(start: Callable[..., Server]) -> None:
+    """Its children end when it terminates them, keep no connection open, and are no reason not to end."""
+    server = start("forking")
+    host, _, port = server.host.partition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+        client.sendall(post("/v2/models/forking/infer", tensor(1, 1, [-2]), {**TYPED, "Connection": "close"}))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        while client.recv(65536):  # ends when nobody has the connection
+            pass
+    assert server.stop() == 0
 
 
 def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
