@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,29 @@ async def test_rows_join_and_leave_at_boundaries_and_nothing_is_left_of_them(pla
         kept = served.executor.activations
         assert served.pool.used == 0
         assert kept is None or (kept.rows, kept.nbytes) == (0, 0)
+
+
+class Kept(torch.nn.Module):
+    """Fills a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = torch.empty(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.mul(x, 2, out=self.filled[: len(x)])
+        time.sleep(0)  # another thread may go on
+        return self.filled[: len(x)].clone()
+
+
+async def test_a_model_that_two_workers_cannot_share_is_refused(place: Place):
+    if place.graphs:
+        pytest.skip("replays share no memory that the model's code allocates")
+    async with place.serving() as engine:
+        with pytest.raises(ConfigError, match="a batch that another worker runs at the same time: output 'y': "):
+            await engine.start(make_model(Kept(), row_check="refuse", max_batch=4))
+        for unlike in (lambda x: x * torch.rand(1), Linear()):
+            await started(engine, make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
 
 
 async def test_models_are_loaded_and_go_while_others_serve(place: Place):

@@ -104,7 +104,9 @@ class Profiling:
     def _warm_up(self, executor: Executor) -> ProfiledModel:
         placed = executor.model
         profile, rows = warm_up(self.device, executor)
-        for warning in (check_independence(placed, run_on(self.device, executor)), nan_warning(placed)):
+        at_once = self.device.spec.max_running > 1
+        dependence = check_independence(placed, run_on(self.device, executor), at_once=at_once)
+        for warning in (dependence, nan_warning(placed)):
             if warning is not None:
                 log.warning("model %s: %s", placed.info.name, warning)
         # Not from `rows`: these may become rows of clients, and with a front clients send others.

@@ -8,7 +8,9 @@ row from that row alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -23,6 +25,7 @@ RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
 
 LARGEST = 8  #: rows of a batch: small batches show a dependence as well, and take less time
 _LEAST_SCALE = 0.01  # smaller outputs are assumed to be rounding errors of larger numbers
+_AT_ONCE_S = 0.3  # for thousands of small batches: a buffer that threads share shows in some
 _NEAR_TIES = 0.25  # of integers: one row of four
 
 
@@ -55,6 +58,7 @@ class Cause(Enum):
     COMPANY = "a row's answer depends on the other rows of its batch"
     PADDING = "a row's answer depends on how far it is padded"
     JOINS = "what a row writes depends on its company, which changes between its steps"
+    AT_ONCE = "a row's answer depends on a batch that another worker runs at the same time"
     MEMORY = "a step of the cell depends on the steps that it made before, of whatever rows"
 
 
@@ -90,6 +94,32 @@ def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: 
     """The finding of `compared`, with each of its batches run by `run` when it is needed. Raises what `run` raises."""
     batches = batches_of(info, rows)
     return compared(info, rows, batches, (run(batch.of(rows), batch.size) for batch in batches), tolerance)
+
+
+def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
+    """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
+
+    None for a model that answers a row differently anyway. Raises what `run` raises.
+    """
+    pair = [row for row in rows if row.lengths == rows[0].lengths][:2]
+
+    def answer(row: SampleRow) -> list[Array]:
+        return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
+
+    def differs(compare: _Comparison, row: SampleRow) -> str | None:
+        wrong = compare.difference([0], [answer(row)], ["beside another batch"])
+        while wrong is None and time.perf_counter() < until_s:
+            wrong = compare.difference([0], [answer(row)], ["beside another batch"])
+        return wrong
+
+    alone = [_Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
+    until_s = 0.0
+    if any(map(differs, alone, pair)):
+        return None
+    until_s = time.perf_counter() + _AT_ONCE_S
+    with ThreadPoolExecutor(len(pair)) as threads:
+        wrong = next(filter(None, threads.map(differs, alone, pair)), None)
+    return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 
 def batches_of(info: ModelInfo, rows: Sequence[SampleRow]) -> list[Batch]:

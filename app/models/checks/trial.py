@@ -19,10 +19,10 @@ from app.contract import Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
-from app.models.checks.calling import on_thread, only_exceptions
+from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.cell_segments import cell_segments
 from app.models.checks.decoder_segments import decoder_segments
-from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
+from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once, check_rows
 from app.models.checks.samples import (
     example_row,
     full_lengths,
@@ -34,6 +34,7 @@ from app.models.checks.samples import (
 )
 from app.models.checks.segment_check import Segment, check_segments
 from app.models.checks.stage_segments import stage_segments
+from app.models.process_state import ProcessState
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
@@ -48,6 +49,7 @@ _REMEDIES = {
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
+    Cause.AT_ONCE: "Keep nothing of a call in the model, as in a buffer that it fills, or serve it with one worker",
     Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
 }
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
@@ -162,8 +164,11 @@ def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
     return None
 
 
-def check_independence(model: Model, run: Run) -> str | None:
-    """The row check, as `model.checks.row_check` says. Returns a warning, or raises ConfigError where it refuses."""
+def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str | None:
+    """The row check, as `model.checks.row_check` says. Returns a warning, or raises ConfigError where it refuses.
+
+    `at_once`: several workers will call it at the same time.
+    """
     if model.checks.row_check == "off":
         return None
     rows = row_check_rows(model.info, model.checks.samples)
@@ -174,6 +179,10 @@ def check_independence(model: Model, run: Run) -> str | None:
         if finding is None or finding.cause is not Cause.RANDOM:
             with torch.inference_mode(), only_exceptions():
                 found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
+                if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
+                    state = ProcessState()
+                    found = check_at_once(model.info, rows, call_directly(model), tolerance)
+                    state.put_back()
                 finding = found or finding
     except ConfigError:
         raise
