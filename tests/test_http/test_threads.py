@@ -153,6 +153,21 @@ async def test_real_time_is_decoded_while_best_effort_uploads_fill_all_other_thr
     assert [reply.status for reply in await asyncio.gather(*bulk)] == [200] * 3
 
 
+async def test_a_models_hooks_run_off_the_loop(caller: MakeCaller, model: Echo) -> None:
+    ran: list[threading.Thread] = []
+
+    def decode(kind: str, body: bytes) -> dict[str, Any]:
+        ran.append(threading.current_thread())
+        return {"x": np.ones(4)}
+
+    def present(outputs: Any) -> int:
+        ran.append(threading.current_thread())
+        return 1
+
+    reply = await caller(with_code(model, decode=decode, present=present))(FRIENDLY, b"a", {b"content-type": b"a/b"})
+    assert (reply.json(), len(ran), threading.current_thread() in ran) == (1, 2, False)
+
+
 async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
     caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

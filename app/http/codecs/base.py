@@ -14,7 +14,7 @@ from app.http.body import Limits, RequestHeaders
 from app.http.codecs.events import Stream
 
 OFF_LOOP_BYTES = 128 << 10  # larger JSON is decoded off the event loop: it takes more than about a millisecond
-OFF_LOOP_ROWS = 16  # answers of more rows with labels or a model's own `present` are encoded off the event loop
+OFF_LOOP_ROWS = 16  # answers of more rows with labels or texts are encoded off the event loop
 
 
 @dataclass(slots=True)

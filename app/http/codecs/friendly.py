@@ -57,7 +57,8 @@ class Friendly(Codec):
         return call
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        return served.model.present is not None and call.rows > OFF_LOOP_ROWS
+        own = served.model.front is None  # a user's code, which may take any time
+        return served.model.present is not None and (own or call.rows > OFF_LOOP_ROWS)
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served, call, answer), call)
