@@ -34,7 +34,7 @@ from app.models.checks.samples import (
 )
 from app.models.checks.segment_check import Segment, check_segments
 from app.models.checks.stage_segments import stage_segments
-from app.models.process_state import ProcessState
+from app.models.process_state import OF_BATCHES, ProcessState
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
@@ -180,7 +180,7 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
             with torch.inference_mode(), only_exceptions():
                 found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
                 if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
-                    state = ProcessState()
+                    state = ProcessState(OF_BATCHES)
                     found = check_at_once(model.info, rows, call_directly(model), tolerance)
                     state.put_back()
                 finding = found or finding
