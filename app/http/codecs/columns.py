@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, ModelInfo, TensorSpec
-from app.errors import BadRequest
+from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall, is_made
 from app.values.arrays import cast_array, joined_rows
 from app.values.tensors import check_shape, is_base64, parse_values, shown
@@ -86,13 +86,17 @@ def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, bools: bool
 
 
 def array_columns(inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str) -> dict[str, Column]:
-    """All inputs from arrays by input name. Raises BadRequest."""
+    """All inputs from arrays by input name. Raises BadRequest, and ModelFailed for what a `decode` gave as none."""
     columns = {}
     for spec in inputs:
         where = field if len(inputs) == 1 else f"{field}.{spec.name}"
         given = arrays[spec.name]
         # as Python objects, because numpy's string type drops trailing zero bytes
-        plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
+        kind = object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None
+        try:
+            plain = np.asarray(given, kind)
+        except (ValueError, TypeError, RuntimeError) as error:  # lists of different lengths, a tensor with gradients
+            raise ModelFailed(f"the model's decode returned no array for input {spec.name!r}: {error}") from error
         rows, row = _split(spec, plain.shape, where, flat=False)
         shape = check_shape(spec, (1 if rows is None else rows, *row), where, {})
         columns[spec.name] = Column([cast_array(plain, spec, where).reshape(shape)], rows is None)

@@ -90,6 +90,9 @@ def test_a_decoder_gives_what_a_client_would_send() -> None:
     made = served("made", MASKED.info.inputs, (), decode=lambda *_: {"ids": [1], "mask": [True], "length": 1})
     with pytest.raises(ModelFailed, match="its decode did not return one array for each of input 'ids'"):
         Friendly().decode(made, {b"content-type": b"text/plain"}, b"1", LIMITS)  # type: ignore[arg-type]
+    ragged = served("ragged", MASKED.info.inputs, (), decode=lambda *_: {"ids": [[1, 2], [3]]})
+    with pytest.raises(ModelFailed, match=r"decode returned no array for input 'ids': .* inhomogeneous"):
+        Friendly().decode(ragged, {b"content-type": b"text/plain"}, b"1", LIMITS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [[2], [2, 1]])
