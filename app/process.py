@@ -134,7 +134,7 @@ def switch_threads_often() -> None:
 
 
 def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
-    """Processes that a model's code forks end by signals, and keep neither listeners nor connections of this one open.
+    """Processes that a model's code forks end by SIGTERM, and keep neither listeners nor connections of this one open.
 
     They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever; and a
     client whose idle connection this process closes would send its next request to nobody.
@@ -142,8 +142,8 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches it too, while accepted requests still need it
         for fd in descriptors():
             with suppress(OSError, ValueError):  # it has just been closed
                 one = socket.socket(fileno=fd)
