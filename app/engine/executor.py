@@ -15,7 +15,7 @@ from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
 from app.errors import ConfigError
-from app.models.base import check_shape, normalise, stacked
+from app.models.base import check_shape, checked_text, normalise, stacked
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
 from app.scheduler.types import Outcome
@@ -214,7 +214,7 @@ def gather_rows(
 
 def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
-    was declared.
+    was declared; UnicodeEncodeError for half of a surrogate pair.
 
     numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
     event loop that wait is the most expensive part of a small batch.
@@ -225,4 +225,7 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
         array = bits.numpy(force=True) if bits.requires_grad or bits.is_neg() else bits.numpy()
     if array.dtype != spec.dtype:
         raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(array[:rows])
+    if spec.datatype != "BYTES":
+        return np.array(array[:rows])
+    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
+    return np.array(texts, object).reshape(array[:rows].shape)

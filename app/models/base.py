@@ -142,6 +142,19 @@ def _check_type(spec: TensorSpec, value: Any) -> None:
         wanted = TORCH_DTYPES.get(spec.datatype, "a numpy object array of bytes")
     if value.dtype != wanted:
         raise ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}")
+    if spec.datatype == "BYTES":
+        for one in value.reshape(-1):
+            checked_text(one, spec)
+
+
+def checked_text(value: Any, spec: TensorSpec) -> bytes | str:
+    """An element of a BYTES output. Raises ConfigError for another, UnicodeEncodeError for half of a surrogate pair."""
+    if isinstance(value, str):
+        value.encode()
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise ConfigError(f"output {spec.name!r}: expected bytes or str in each place, got {type(value).__name__}")
 
 
 # conversions

@@ -158,3 +158,19 @@ def test_a_tensor_of_torch_is_copied_whatever_it_is_lazy_about() -> None:
     assert copied(x.clone().requires_grad_(), y, 2).tolist() == x.tolist()
     with pytest.raises(ConfigError, match=r"expected FP32, got torch\.bfloat16"):
         copied(x.bfloat16(), y, 2)
+
+
+def filled(*values: Any) -> Any:
+    array = np.empty((len(values), 1), object)
+    for place, value in enumerate(values):
+        array[place, 0] = value
+    return array
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["a"], "\ud800"], ids=["None", "a number", "a list", "half a character"])
+def test_elements_of_bytes_are_texts(wrong: Any) -> None:
+    y = tensor("y", "BYTES", 1)
+    given = filled(b"a", "b", bytearray(b"c"), wrong)
+    assert copied(given, y, 3).tolist() == [[b"a"], ["b"], [b"c"]]
+    with pytest.raises((ConfigError, UnicodeEncodeError), match=r"expected bytes or str in each place|surrogates"):
+        copied(given, y, 4)
