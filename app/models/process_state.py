@@ -86,9 +86,10 @@ def _put_log(before: _Log) -> None:
     logging.root.setLevel(before.level)
     if logging.root.handlers[:1] != before.first:  # as after basicConfig(force=True)
         logging.root.handlers[:] = before.handlers
-    for name, one in logging.root.manager.loggerDict.items():  # dictConfig turns all off that it does not name
-        if name.partition(".")[0] == _SERVER.name and isinstance(one, logging.Logger):
-            one.disabled = before.disabled
+    if _SERVER.disabled != before.disabled:  # dictConfig turns all off that it does not name
+        for one in logging.root.manager.loggerDict.values():
+            if isinstance(one, logging.Logger):
+                one.disabled = before.disabled
 
 
 SETTINGS = (

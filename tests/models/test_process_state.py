@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 
@@ -22,6 +23,7 @@ from .folders import TOML, source_of, write_model
 
 IMPORTS = "import gc, locale, logging.config, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
 CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
+OTHER = logging.getLogger("a.library")  # which dictConfig turns off, like all
 CHANGES = {
     "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
     "torch.set_default_device('meta')": "torch's default device to meta",
@@ -68,6 +70,7 @@ def write(tmp_path, code):
 def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
     load(write(tmp_path, code.format(change)))
     assert f"source 'model.py:build' set {said}" in caplog.text
+    assert not OTHER.disabled
 
 
 #: Without what the end of inference_mode puts back.
