@@ -148,12 +148,16 @@ def _check_type(spec: TensorSpec, value: Any) -> None:
 
 
 def checked_text(value: Any, spec: TensorSpec) -> bytes | str:
-    """An element of a BYTES output. Raises ConfigError for another, UnicodeEncodeError for half of a surrogate pair."""
+    """An element of a BYTES output; a number as its text. Raises ConfigError for anything else, UnicodeEncodeError for
+    half of a surrogate pair.
+    """
     if isinstance(value, str):
         value.encode()
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, int | float | np.generic):
+        return str(value)
     raise ConfigError(f"output {spec.name!r}: expected bytes or str in each place, got {type(value).__name__}")
 
 
