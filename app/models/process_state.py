@@ -92,6 +92,11 @@ def _put_log(before: _Log) -> None:
                 one.disabled = before.disabled
 
 
+def _put_interval(seconds: float) -> None:
+    """Python cuts it to microseconds: without the half, what it has returned would become one less each time."""
+    sys.setswitchinterval(seconds + 0.5e-6)
+
+
 SETTINGS = (
     Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch's default device", torch.get_default_device, _put_device),
@@ -108,7 +113,7 @@ SETTINGS = (
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
     Setting("the log", _log, _put_log),
     Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
-    Setting("the interval between threads", sys.getswitchinterval, sys.setswitchinterval),
+    Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
 )
 
