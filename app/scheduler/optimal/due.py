@@ -8,7 +8,7 @@ from app.scheduler.estimates.curve import Curve
 
 _UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
 #: Time between two solutions, doubled each time up to the last: a solution takes a tenth of a second of a core, for
-#: several workers half a second, which on busy cores their batches miss.
+#: several workers a third of a second, which on busy cores their batches miss.
 _FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 60_000_000_000
 
 
