@@ -1,11 +1,10 @@
 """Who is served next: by class, priority and age; of several models a much faster one may overtake.
 
-Sets are served in order of their oldest row. So a busy model cannot starve a quiet one: a row of the quiet model is
-served once the rows that arrived before it are. Priorities are strict: rows of a lower one may wait for ever.
+Sets are served in order of their oldest row, so a busy model cannot starve a quiet one. Priorities are strict: rows of
+a lower one may wait for ever.
 
-A model overtakes by its index, the age of its oldest row times the throughput of its next batch, and within two bounds:
-the index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier. So no
-model starves, and while one is overloaded the others wait about as long as in order of arrival
+A model overtakes by its index, the age of its oldest row times the throughput of its next batch, within two bounds: the
+index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier
 (docs/theory/order-and-share.md).
 """
 

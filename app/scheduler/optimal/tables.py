@@ -134,8 +134,6 @@ def solve(
 
     Raises ValueError for an empty profile.
     """
-    from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
-
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
     profile = smooth(profile)
@@ -151,27 +149,33 @@ def solve(
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
-    loads = loads or LOADS
-    fastest = solver.surely_fastest(times, profile.errors)
+    return _of_one(profile.errors, times, loads or LOADS, valued=valued)
+
+
+def _of_one(
+    errors: tuple[float, ...], times: tuple[int, ...], loads: Sequence[float], *, valued: bool
+) -> ControlTables:
+    """Tables for one worker. `errors`: standard errors of `times` as shares of them; () if they are exact."""
+    from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
+
+    fastest = solver.surely_fastest(times, errors)
     share = fastest * 1e9 / padded(times)[0][fastest - 1]  # rows/s
     states = max(_STATES, 2 * len(times))
     solved: list[Optimum] = []
     for load in loads:
         start = solved[-1].table if solved else ()
-        solved.append(
-            solver.solve(times, load * share, idling=False, states=states, errors=profile.errors, start=start)
-        )
+        solved.append(solver.solve(times, load * share, idling=False, states=states, errors=errors, start=start))
     likely = [
         solver.solve(times, load * share, idling=False, states=states, start=best.table).table
         for load, best in zip(loads, solved, strict=True)
-        if any(profile.errors)
+        if any(errors)
     ]
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
         tail=solved[-1].tail,
-        sizes=surely_faster(solved[0].sizes, times, profile.errors),
+        sizes=surely_faster(solved[0].sizes, times, errors),
         peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),

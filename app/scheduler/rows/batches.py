@@ -1,13 +1,13 @@
 """The batch table of DVABatch (section 5): which rows travel together through the stages of a program, and how far.
 
-It only observes. Whatever a policy cuts, each unit is new (rows without a batch become one), a stretch (rows join a
-batch), a split (a part of the waiting rows becomes a batch of its own, closed to stretch), or continues. How far a
-batch is follows from where its rows are. At all times, with `completed` for the paper's statusmap,
+It only observes. Each unit that a policy cuts is new (rows without a batch become one), a stretch (rows join a batch),
+a split (a part of the waiting rows becomes a batch, closed to stretch), or continues. With `completed` for the paper's
+statusmap, which follows from where the rows are,
 
-    0 <= completed(s + 1) <= completed(s) <= size        completed(s) <= launched(s) <= size
+    0 <= completed(s + 1) <= completed(s) <= launched(s) <= size
 
-Rows of a failed unit, which run again in halves, are split off, and their batch does not wait for them. Rows that end
-early, as at a cell, leave their batch. Rows that end at the last stage stay counted until the whole batch has ended.
+Rows of a failed unit are split off. Rows that end early, as at a cell, leave their batch; those that end at the last
+stage count until all have ended.
 """
 
 from __future__ import annotations
