@@ -15,7 +15,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,9 +24,8 @@ from app.models.base import one_line
 from app.models.checks.trial import REPLACES_NONE
 from app.models.loading import load as load_model
 from app.models.repository import Repository, is_hidden
+from app.models.version import LOADING, UNAVAILABLE, UNLOADING, Version
 from app.user_code import own_trace
-
-READY, UNTRIED, LOADING, UNLOADING, UNAVAILABLE = "READY", "UNTRIED", "LOADING", "UNLOADING", "UNAVAILABLE"
 
 #: Retry hints, in seconds. A load usually takes a few; a failed or unloaded model waits for an operator.
 RETRY_LOADING_S = 2
@@ -40,26 +38,6 @@ _LONGEST_NAME = 100  # characters of an unknown name that an error repeats
 
 _log = logging.getLogger("starling.models")
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class _Version:
-    """One version of a model that is or was in the repository. `state`: why it does not serve; see `entry`."""
-
-    source: ModelSource
-    required: bool  # asked for at start, and not unloaded since
-    state: str = LOADING
-    reason: str = ""
-    served: Served | None = None
-
-    def entry(self) -> IndexEntry:
-        """The state of the version, for the index. Nothing else decides it."""
-        state, reason = self.state, self.reason
-        if self.served is not None:
-            untried = self.served.untried
-            state = READY if untried is None else UNTRIED
-            reason = "; ".join(filter(None, (reason, str(untried or ""))))
-        return IndexEntry(self.source.name, str(self.source.version), state, reason, self.required)
 
 
 def _log_error(source: ModelSource, what: str, error: BaseException) -> None:
@@ -100,8 +78,8 @@ class Registry:
         self._repository = repository
         self._load_model = load
         self._on_change = on_change
-        self._versions: dict[str, dict[int, _Version]] = {
-            name: {source.version: _Version(source, required=not is_hidden(name)) for source in sources}
+        self._versions: dict[str, dict[int, Version]] = {
+            name: {source.version: Version(source, required=not is_hidden(name)) for source in sources}
             for name, sources in repository.scan().items()
         }
         self.serving = _Serving(self._missing)  # NotReady has state, reason and a retry hint
@@ -204,13 +182,13 @@ class Registry:
             raise BadRequest(f"model {name!r} cannot be loaded: {'; '.join(failures)}")
 
     async def _start_all(
-        self, versions: dict[int, _Version], sources: Sequence[ModelSource]
+        self, versions: dict[int, Version], sources: Sequence[ModelSource]
     ) -> tuple[dict[int, Served], list[str]]:
         """Start each version beside the one that serves now. Logs failures; returns what started and what failed."""
         started: dict[int, Served] = {}
         failures: list[str] = []
         for source in sources:
-            one = versions.setdefault(source.version, _Version(source, required=False))
+            one = versions.setdefault(source.version, Version(source, required=False))
             one.source = source
             if one.served is None:
                 one.state, one.reason = LOADING, ""
@@ -262,7 +240,7 @@ class Registry:
     async def _remove(self, name: str) -> None:
         async with self._turn(name):
             versions = self._known(name)
-            retired: list[tuple[_Version, Served]] = []
+            retired: list[tuple[Version, Served]] = []
             for one in versions.values():
                 one.required = False
                 if one.served is not None:
@@ -321,10 +299,10 @@ class Registry:
     async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)
 
-    def _all(self) -> list[_Version]:
+    def _all(self) -> list[Version]:
         return [one for _, versions in sorted(self._versions.items()) for _, one in sorted(versions.items())]
 
-    def _known(self, name: str) -> dict[int, _Version]:
+    def _known(self, name: str) -> dict[int, Version]:
         versions = self._versions.get(name)
         if versions is None:
             raise self._unknown(name)

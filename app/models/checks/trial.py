@@ -181,8 +181,10 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
                 found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
                 if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
                     state = ProcessState(OF_BATCHES)
-                    found = check_at_once(model.info, rows, call_directly(model), tolerance)
-                    state.put_back()
+                    try:
+                        found = check_at_once(model.info, rows, call_directly(model), tolerance)
+                    finally:
+                        state.put_back()
                 finding = found or finding
     except ConfigError:
         raise
