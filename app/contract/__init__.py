@@ -17,6 +17,7 @@ from app.contract.specs import (
     axis_bounds,
     is_integer,
 )
+from app.scheduler.types import Klass
 
 __all__ = [
     "CLASSES",
@@ -33,6 +34,7 @@ __all__ = [
     "FinishedBatch",
     "Front",
     "IndexEntry",
+    "Klass",
     "Lease",
     "Model",
     "ModelCall",

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from app.contract.answers import Answer, Waiter
 from app.contract.models import Model
 from app.contract.specs import Array, ModelInfo, SampleRow
+from app.scheduler.types import Klass
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class ModelCall:
     priority: int = 0
     timeout_us: int | None = None
     total_timeout_us: int | None = None
-    klass: str = ""
+    klass: Klass | None = None
     parameters: dict[str, Any] | None = None
     own_lengths: Mapping[str, Sequence[int]] | None = None
 
@@ -92,13 +93,16 @@ class Served(Protocol):
         """The error that the model raised on every made-up row, until a request has been answered; else None."""
         ...
 
-    # `klass` is one of CLASSES, or "" for the model's default.
+    @property
+    def klass(self) -> Klass:
+        """The class of calls that name none."""
+        ...
 
-    def has_room(self, klass: str, rows: int = 1) -> bool:
+    def has_room(self, klass: Klass, rows: int = 1) -> bool:
         """Whether a call of `rows` rows without a deadline would be admitted now. Cheap."""
         ...
 
-    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
+    def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of `rows` rows cannot be admitted now.
 
         `rows` 0: not known yet; there must be room for one.
@@ -115,18 +119,18 @@ class Served(Protocol):
         """
         ...
 
-    def finish(self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0) -> None:
+    def finish(self, outcome: str, total_ns: int, klass: Klass, answer: Answer | None = None, rows: int = 0) -> None:
         """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
 
         `answer`, `rows`: of a call that went well.
         """
         ...
 
-    def first_piece(self, ns: int, klass: str) -> None:
+    def first_piece(self, ns: int, klass: Klass) -> None:
         """Count the first piece of a streamed answer, `ns` after the call's arrival."""
         ...
 
-    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+    def next_piece(self, ns: int, tokens: int, klass: Klass) -> None:
         """Count a later piece of `tokens` tokens, `ns` after the piece before."""
         ...
 

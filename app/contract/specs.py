@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from app.scheduler.types import Klass
+
 Array = npt.NDArray[Any]
 
 #: The numpy dtype in memory of each V2 datatype. numpy has no BF16: its bits are stored as uint16.
@@ -37,7 +39,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 #: Names of the service classes in requests and model.toml; the first is served first.
-CLASSES = ("realtime", "best_effort")
+CLASSES = {str(klass): klass for klass in Klass}
 
 #: Pixels of the largest image that is decoded (150 MB), checked in its header.
 MAX_PIXELS = 50_000_000

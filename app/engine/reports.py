@@ -14,8 +14,6 @@ from app.observe.snapshot import ActivationMemory, Gauges
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import Klass
 
-KLASSES = dict(zip(CLASSES, Klass, strict=True))
-
 
 class Reported:
     """What a served model tells of itself.
@@ -44,8 +42,8 @@ class Reported:
         return Gauges(
             self.stats,
             pending_rows=sum(state.queue.waiting),
-            waiting={name: state.queue.waiting[klass] for name, klass in KLASSES.items()},
-            demand_ns={name: state.queue.demand_ns[klass] for name, klass in KLASSES.items()},
+            waiting={name: state.queue.waiting[klass] for name, klass in CLASSES.items()},
+            demand_ns={name: state.queue.demand_ns[klass] for name, klass in CLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
             preferred=scheduler.policies[self.program].target(estimates),

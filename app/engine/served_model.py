@@ -15,7 +15,7 @@ from app.engine.executor import Executor, Piece, Ran, Readers
 from app.engine.lease import Intake, Lease
 from app.engine.outputs import note_rows, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.engine.reports import KLASSES, Reported
+from app.engine.reports import Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
@@ -35,9 +35,10 @@ class ServedModel(Reported):
 
     def __init__(self, model: Model, executor: Executor, program: int, profiled: ProfiledModel, intake: Intake) -> None:
         info, batching = model.info, model.info.batching
+        self.klass = CLASSES[batching.default_class]
         self._cell = executor.steps is not None
         self.stages = 1 if self._cell else len(executor.model.stages)
-        stats = ModelStats(info.name, info.version, self.stages, batching.default_class)
+        stats = ModelStats(info.name, info.version, self.stages, self.klass)
         self.model, self.executor, self.program, self.stats, self.intake = model, executor, program, stats, intake
         self.pool, self.activations = executor.pool, executor.activations
         if self.activations is not None:
@@ -54,7 +55,6 @@ class ServedModel(Reported):
         self._row_bytes = 0 if self.activations is None else self.activations.row_bytes
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
-        self._klasses = {**KLASSES, "": KLASSES[batching.default_class]}
 
     @property
     def example(self) -> SampleRow | None:
@@ -93,32 +93,29 @@ class ServedModel(Reported):
 
     # admission
 
-    def has_room(self, klass: str, rows: int = 1) -> bool:
+    def has_room(self, klass: Klass, rows: int = 1) -> bool:
         """Whether a call without a deadline would be admitted now; see contract.Served."""
-        intake, service = self.intake, self._klasses[klass]
-        if self.drained is not None or intake.refusing is not None:
+        if self.drained is not None or self.intake.refusing is not None:
             return False
-        return self.state.queue.takes(rows + self.reserved[service], service)
+        return self.state.queue.takes(rows + self.reserved[klass], klass)
 
-    def admit(
-        self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
-    ) -> None:
+    def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows is not admitted now; see contract.
 
         Only work that is served before a call of this class and `priority` counts against its deadline.
         """
-        intake, service = self.intake, self._klasses[klass]
+        intake = self.intake
         if self.drained is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if intake.refusing is not None:
             raise NotReady(intake.refusing, retry_after_s=1)
         now = intake.clock()
-        wanted = (rows or 1) + self.reserved[service]
-        refusal = intake.scheduler.admit(self.program, wanted, service, deadline_ns, now, priority)
+        wanted = (rows or 1) + self.reserved[klass]
+        refusal = intake.scheduler.admit(self.program, wanted, klass, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
-                intake.scheduler.refused(self.program, rows, now, service)
-            raise self._error_of_refusal(refusal, service)
+                intake.scheduler.refused(self.program, rows, now, klass)
+            raise self._error_of_refusal(refusal, klass)
 
     def _error_of_refusal(self, refusal: Refusal, klass: Klass) -> StarlingError:
         wait = max(1, ceil(refusal.retry_after_ns / 1e9))
@@ -146,9 +143,9 @@ class ServedModel(Reported):
             end_by = arrived + asked.total_timeout_us * 1000
             deadline = end_by if deadline is None else min(deadline, end_by)
         priority = asked.priority or self._priority
-        service = self._klasses[asked.klass]
-        if deadline is not None or not self.has_room(asked.klass, rows):
-            self.admit(rows, asked.klass, deadline, priority)
+        klass = self.klass if asked.klass is None else asked.klass
+        if deadline is not None or not self.has_room(klass, rows):
+            self.admit(rows, klass, deadline, priority)
         pool = self.pool
         try:
             slots = pool.take(rows)
@@ -167,8 +164,8 @@ class ServedModel(Reported):
         except BaseException:
             pool.give_back(slots)
             raise
-        self.reserved[service] += rows
-        lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
+        self.reserved[klass] += rows
+        lease = Lease(intake.next_id(), self, slots, lengths, klass, priority, arrived, deadline)
         lease.end_by = end_by
         if asked.own_lengths:
             lease.set_own_lengths(asked.own_lengths)
@@ -191,7 +188,7 @@ class ServedModel(Reported):
             self._failed(unit, completion)
             return
         times = (ran.input_ns, ran.infer_ns, ran.output_ns)
-        klass = CLASSES[unit.klass]
+        klass = unit.klass
         if not self.stages:
             batch = FinishedBatch(ran.outputs, ended, times, len(rows), unit.worker, unit.reason)
             for position, row in enumerate(rows):
@@ -217,7 +214,7 @@ class ServedModel(Reported):
         log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
         self.free_rows(unit.rows)
 
-    def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
+    def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: Klass) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
         over: Sequence[int] = ran.ended
         if not self._cell and unit.stage + ran.steps == self.stages:

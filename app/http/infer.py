@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import cast
 
-from app.contract import Answer, Array, Front, Lease, Served, Translated, wait
+from app.contract import Answer, Array, Front, Klass, Lease, Served, Translated, wait
 from app.errors import (
     BadRequest,
     BadText,
@@ -41,11 +41,12 @@ from app.http.codecs.truncation import take_cut
 from app.http.errors import error_parts
 from app.http.inference_routes import NO_OPTIONS, X_CLASS, parse_class, parse_query
 from app.http.keys import check_permitted
-from app.http.request import REALTIME, Request, Response
+from app.http.request import Request, Response
 from app.http.streaming import pieces, stream_head
 
 log = logging.getLogger("starling.http")
 
+_BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per request
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 _CLOSING = frozenset({BodyTimeout.status, NotReady.status})
 
@@ -102,23 +103,26 @@ def admitted(request: Request) -> Served | None:
     if request.method != "POST":
         raise MethodNotAllowed(f"{request.method} {request.path}: expected POST")
     served = request.served = request.catalog.serving[route.model, route.version] if route.model else None
+    if served is not None:
+        request.klass = served.klass
     if X_CLASS in request.headers:
         request.klass = parse_class(request.headers[X_CLASS])
+    klass = request.klass
     if route.query:
         request.options = parse_query(route.query)
     limits, bodies = resources.limits, resources.bodies
     most_held = limits.inflight
-    default = REALTIME if served is None else served.info.batching.default_class
-    if (request.klass or default) != REALTIME:
+    if klass is _BEST_EFFORT:
         if resources.connections() > (most := limits.best_effort_connections):
             raise TooManyConnections(
                 f"more than {most} connections are open: the rest are for real-time requests", retry_after_s=1
             )
         most_held = limits.best_effort_inflight
-    if served is not None and not served.has_room(request.klass):
-        request.full = _body_may_help(request, served)
+    if served is not None and not served.has_room(klass):
+        # The body may name the real-time class, which has room.
+        request.full = route.codec.names_class and klass is _BEST_EFFORT and served.has_room(Klass.REALTIME)
         if not request.full:
-            served.admit(0, request.klass)
+            served.admit(0, klass)
     request.most_held = most_held
     if (length := request.declared) is None:
         bodies.check(request.headers, most_held)
@@ -128,12 +132,6 @@ def admitted(request: Request) -> Served | None:
         bodies.held += length
         request.held = length
     return served
-
-
-def _body_may_help(request: Request, served: Served) -> bool:
-    """Whether the body may name the real-time class, which has room."""
-    klass = request.klass or served.info.batching.default_class
-    return request.route.codec.names_class and klass != REALTIME and served.has_room(REALTIME)
 
 
 # the body
@@ -165,6 +163,8 @@ async def named_in_body(request: Request, body: bytes) -> Served:
     except NotFound as error:
         error.param = "model"
         raise
+    if X_CLASS not in request.headers:
+        request.klass = served.klass
     served.admit(0, request.klass)
     return served
 
@@ -210,7 +210,9 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     """
     batching, resources = served.info.batching, request.resources
     request.rows = call.rows
-    request.klass = call.klass = call.klass or request.klass
+    if call.klass is None:
+        call.klass = request.klass
+    klass = request.klass = call.klass
     if call.rows > 1 and call.rows > batching.max_queue:
         raise BadRequest(
             f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds "
@@ -223,7 +225,6 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
         call.total_timeout_us = call.total_timeout_us or options.total_timeout_us
     key = resources.auth.key_of(request.headers) if resources.keyed else None
     if key is not None:
-        klass = call.klass or batching.default_class
         check_permitted(key, klass, call.priority)
     lease = served.lease(call, request.arrived)
     if key is not None and resources.auth.several:

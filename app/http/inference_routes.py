@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
-from app.contract import CLASSES
+from app.contract import CLASSES, Klass
 from app.errors import BadRequest
 from app.http.absent_routes import has_openai_form
 from app.http.codecs.base import Codec
@@ -43,7 +43,7 @@ _BY_BODY: dict[str, TextCodec] = {
 #: Paths of routes whose bodies name the model.
 WITHOUT_MODEL = frozenset(_BY_BODY)
 X_CLASS = b"x-class"
-_CLASSES = {name.encode(): name for name in CLASSES}
+_CLASSES = {name.encode(): klass for name, klass in CLASSES.items()}
 _PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")
 _DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
 _INTEGER = re.compile(r"[0-9]{1,10}")
@@ -127,7 +127,7 @@ def _timeout_us(name: str, text: str) -> int | None:
     return max(1, round(float(text) * 1000)) if float(text) else None
 
 
-def parse_class(given: bytes) -> str:
+def parse_class(given: bytes) -> Klass:
     """The class that the header X-Class names. Raises BadRequest for one that does not exist."""
     klass = _CLASSES.get(given)
     if klass is None:

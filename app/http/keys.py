@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from app.contract import CLASSES, Lease
+from app.contract import CLASSES, Klass, Lease
 from app.errors import ConfigError, Forbidden, QueueFull
 from app.http.reread_files import WatchedFiles
 
@@ -24,18 +24,18 @@ _LARGEST_FILE = 64 << 10  # bytes: a thousand long keys. Each request is compare
 _BESIDE_OTHERS = 0.5  # share of a queue that one key may use while other keys have rows in flight
 _ALONE = 0.9  # the same while no other key has any: some room is left for a key that comes
 
-Queue = tuple[str, str, str]  # model, version and class: each class has its own queue
+Queue = tuple[str, str, Klass]  # model, version and class: each class has its own queue
 
 
 class Key(NamedTuple):
     """A key, and the best class and priority that its requests may ask for.
 
-    `priority`: a smaller number is better; 0: any. `klass`: "" for any.
+    `priority`: a smaller number is better; 0: any.
     """
 
     value: bytes
     priority: int = 0
-    klass: str = ""
+    klass: Klass = Klass.REALTIME
 
 
 class Keys:
@@ -113,7 +113,7 @@ def _parsed(line: str, where: str) -> Key:
         if name == "priority" and given.isascii() and given.isdecimal() and int(given) > 0:
             key = key._replace(priority=int(given))
         elif name == "class" and given in CLASSES:
-            key = key._replace(klass=given)
+            key = key._replace(klass=CLASSES[given])
         else:
             raise ConfigError(f"{where}: behind the key: expected priority=1 or more, or class={' or '.join(CLASSES)}")
     return key
@@ -126,10 +126,10 @@ def _checked(key: str, where: str) -> bytes:
     return key.encode()
 
 
-def check_permitted(key: Key, klass: str, priority: int) -> None:
+def check_permitted(key: Key, klass: Klass, priority: int) -> None:
     """Raise Forbidden if the key does not allow this class or priority. `priority` 0: the model's default."""
-    if key.klass and CLASSES.index(klass) < CLASSES.index(key.klass):
-        raise Forbidden(f"class: with this key only {key.klass} requests may be sent, got {klass}: set X-Class")
+    if klass < key.klass:
+        raise Forbidden(f"class: with this key only {key.klass!s} requests may be sent, got {klass!s}: set X-Class")
     if 0 < priority < key.priority:
         raise Forbidden(f"priority: with this key it may be {key.priority} or a larger number, got {priority}")
 

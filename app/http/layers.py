@@ -64,16 +64,14 @@ async def with_log(handler: Handler, access_log: AccessLog, request: Request) ->
     """Write a line of the access log when the call is answered."""
     response = await handler(request)
     with _answered_all_the_same():
-        served, klass = request.served, request.klass
+        served = request.served
         name = request.route.model if served is None else served.info.name
         call: dict[str, object] = {"model": name[:_LONGEST_NAME]}
         if served is not None:
             call["version"] = served.info.version
-            klass = klass or served.info.batching.default_class
+            call["class"] = str(request.klass)
         if request.rows:
             call["rows"] = request.rows
-        if klass:
-            call["class"] = klass
         path, client = request.url.partition(b"?")[0], request.connection.client
         access_log.write(request.method, path, response[0], request.arrived, client, request.request_id, call)
     return response

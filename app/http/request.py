@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from app.contract import CLASSES, Answer, Catalog, Pending, Served, Waiter, wait
+from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter, wait
 from app.errors import BodyTimeout, ClientGone
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
@@ -19,7 +19,6 @@ from app.http.inference_routes import NO_OPTIONS, Route, find_route
 from app.http.prefix import strip_prefix
 from app.http.resources import Resources
 
-REALTIME = CLASSES[0]
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
 
 #: Status, header lines with content-length, body, and whether the connection closes after it: a tuple, because to make
@@ -66,7 +65,7 @@ class Request(Exchange):
     options = NO_OPTIONS  # from the query string
     lines = b""
     served: Served | None = None
-    klass = ""  # the model's default
+    klass = Klass.REALTIME  # until the model or the request says another one
     full = False  # the queue of the default class is full, but the body may name the other class
     rows = 0  # not known yet
     outcome: Answer | BaseException | None = None  # what the response says
@@ -102,9 +101,8 @@ class Request(Exchange):
 
     @property
     def best_effort(self) -> bool:
-        """Whether it belongs to the best-effort class; False if neither the request nor a model says so."""
-        default = REALTIME if self.served is None else self.served.info.batching.default_class
-        return (self.klass or default) != REALTIME
+        """Whether it belongs to the best-effort class, as far as that is known."""
+        return self.klass is Klass.BEST_EFFORT
 
     # for the coroutine
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from app.contract import Pending, Served
+from app.contract import Klass, Pending, Served
 from app.errors import ModelFailed, StarlingError
 from app.http.access_log import AccessLog
 from app.http.auth import Auth
@@ -74,7 +74,7 @@ class Resources:
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 
     def count_failure(
-        self, exc: BaseException, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes
+        self, exc: BaseException, served: Served | None, klass: Klass, request_id: bytes, arrived: int, url: bytes
     ) -> None:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
         if not isinstance(exc, StarlingError):

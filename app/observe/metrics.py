@@ -15,7 +15,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from app.contract import CLASSES, Answer, Times
+from app.contract import CLASSES, Answer, Klass, Times
 from app.errors import codes
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
@@ -131,10 +131,10 @@ class BatchStats:
 _NO_BATCHES = BatchStats()
 
 
-class BatchesByClass(defaultdict[str, BatchStats]):
+class BatchesByClass(defaultdict[Klass, BatchStats]):
     """Statistics by class of the batches of one stage, or of the whole model. Always has `default_class`."""
 
-    def __init__(self, default_class: str) -> None:
+    def __init__(self, default_class: Klass) -> None:
         super().__init__(BatchStats)
         self[default_class]
 
@@ -185,13 +185,13 @@ class ModelStats:
     their slowest row summed over all stages.
     """
 
-    def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
+    def __init__(self, model: str, version: str, stages: int = 0, default_class: Klass = Klass.REALTIME) -> None:
         self.stages = [BatchesByClass(default_class) for _ in range(stages)]
         self.whole = BatchesByClass(default_class)
         self.model = model
         self.version = version
-        self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
-        self._calls[""] = self._calls[default_class]
+        self._calls: defaultdict[Klass, CallStats] = defaultdict(CallStats)
+        self._calls[default_class]
         self.parts = ComputeParts()
         self.rows_answered = 0  # of calls that were answered well
         self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
@@ -199,11 +199,11 @@ class ModelStats:
         self.profiled = Spent()  # batches that measured the idle model, and their compute time
 
     def call_answered(
-        self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0
+        self, outcome: str, total_ns: int, klass: Klass, answer: Answer | None = None, rows: int = 0
     ) -> None:
         """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
 
-        `klass` "" is the default. `answer`, `rows`: of a call that ran to its end. Its times are its slowest row's.
+        `answer`, `rows`: of a call that ran to its end. Its times are its slowest row's.
         """
         calls = self._calls[klass]
         calls.outcomes[outcome] += 1
@@ -224,11 +224,11 @@ class ModelStats:
         parts.infer_ns += infer_ns
         parts.output_ns += output_ns
 
-    def first_piece(self, ns: int, klass: str) -> None:
+    def first_piece(self, ns: int, klass: Klass) -> None:
         """Count the first piece of a streamed text, `ns` after the call's arrival."""
         self._calls[klass].first.observe(ns / 1e9)
 
-    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+    def next_piece(self, ns: int, tokens: int, klass: Klass) -> None:
         """Count a later piece of `tokens` tokens, `ns` after the piece before."""
         self._calls[klass].token.observe(ns / 1e9 / tokens, tokens)
 
@@ -239,16 +239,16 @@ class ModelStats:
 
     @property
     def calls(self) -> dict[str, CallStats]:
-        """By class: the default, and those with calls."""
-        return {klass: calls for klass, calls in self._calls.items() if klass}
+        """By name of the class: the default, and those with calls."""
+        return {str(klass): calls for klass, calls in self._calls.items()}
 
     def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
         """The labels `class`, and `stage` for a model in stages, each with the statistics of its batches."""
-        for klass in CLASSES:
+        for name, klass in CLASSES.items():
             for stage, of_stage in enumerate(self.stages):
-                yield {"stage": str(stage), "class": klass}, of_stage.get(klass, _NO_BATCHES)
+                yield {"stage": str(stage), "class": name}, of_stage.get(klass, _NO_BATCHES)
             if not self.stages:
-                yield {"class": klass}, self.whole.get(klass, _NO_BATCHES)
+                yield {"class": name}, self.whole.get(klass, _NO_BATCHES)
 
     # sums over all classes
 

@@ -14,10 +14,13 @@ from app.scheduler.estimates.profile import NOTHING_KNOWN, Profile
 
 
 class Klass(IntEnum):
-    """Service class; the lower value is served first."""
+    """Service class; the lower value is served first. As a text it is as clients, settings and metrics write it."""
 
     REALTIME = 0
     BEST_EFFORT = 1
+
+    def __str__(self) -> str:
+        return self.name.lower()
 
 
 class Reason(StrEnum):

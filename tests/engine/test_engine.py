@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes import MS, affine, virtual
 
-from app.contract import ModelCall, awaited
+from app.contract import Klass, ModelCall, awaited
 from app.errors import ModelFailed, NotReady
 
 from .rig import FATAL, HEAVY, POISON, Affine, X, assert_answer, device, ends_of, make_model, rows_of, serving, tensor
@@ -82,7 +82,7 @@ async def test_rows_are_announced_to_the_device_before_the_scheduler_gets_them()
         submit = rig.engine.scheduler.submit
         rig.engine.scheduler.submit = lambda call, now: log.append("submitted") or submit(call, now)  # type: ignore
         await rig.ask(1.0, 2.0)
-        await rig.ask(3.0, klass="best_effort")  # or its copy would go before those of real-time calls
+        await rig.ask(3.0, klass=Klass.BEST_EFFORT)  # or its copy would go before those of real-time calls
     assert log == ["announced [0, 1]", "submitted", "submitted"]
 
 
@@ -171,7 +171,7 @@ async def test_lost_device_answers_all_with_503_and_refuses():
                 await awaited(lease)
         assert why == [rig.engine.stuck()] == ["worker 0 has died: GeneratorExit: the model asked for it"]
         with pytest.raises(NotReady, match="the device is lost"):
-            rig.served.admit(1)
+            rig.served.admit(1, Klass.REALTIME)
         await rig.loop.passes(affine(1) + 2_000 * MS)
         assert len(rig.device.pushed) == 2
         rig.assert_settled()

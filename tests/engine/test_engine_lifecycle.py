@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import MS, Fate, affine, virtual
 
-from app.contract import ModelCall, awaited
+from app.contract import Klass, ModelCall, awaited
 from app.errors import DeadlineExceeded, NotReady
 
 from .rig import ask, assert_answer, device, ends_of, make_model, rows_of, serving, started
@@ -38,7 +38,7 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
         await stopping
         assert rig.engine.snapshot().models == []
         with pytest.raises(NotReady):
-            rig.served.admit(1)
+            rig.served.admit(1, Klass.REALTIME)
         rig.assert_settled()
 
 

@@ -12,16 +12,16 @@ from functools import partial
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
 
-from app.contract import CLASSES
+from app.contract import Klass
 from app.scheduler.record import Entry, RecordingScheduler
 from planner.replay import replay
 
 from .rig import Caller, Rig, make_model, serving
 
-REAL, BEST = CLASSES
+REAL, BEST = Klass
 
 
-def calls(rig: Rig, log: list[str], klass: str, *values: float) -> list[asyncio.Future[None]]:
+def calls(rig: Rig, log: list[str], klass: Klass, *values: float) -> list[asyncio.Future[None]]:
     """A call of each value, which writes down that its answer came, as a connection does."""
     ends = []
     for value in values:
@@ -75,9 +75,9 @@ async def test_real_time_is_answered_before_best_effort_work_is_handed_over() ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("klass", CLASSES)
+@pytest.mark.parametrize("klass", Klass)
 @virtual
-async def test_with_one_class_the_device_gets_its_next_work_first(klass: str) -> None:
+async def test_with_one_class_the_device_gets_its_next_work_first(klass: Klass) -> None:
     log: list[str] = []
     async with serving(make_model(max_batch=1), device=logging_device(log, 1)) as rig:
         await asyncio.gather(*calls(rig, log, klass, 0.0, 1.0))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.contract import Answer, IndexEntry
+from app.contract import Answer, IndexEntry, Klass
 from app.errors import codes
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
@@ -26,11 +26,11 @@ BEFORE_MODEL = {"unauthorized", "not_found", "method_not_allowed"}  # these coun
 def used() -> ModelStats:
     """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
     stats = ModelStats("echo", "1")
-    stats.whole["realtime"].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
+    stats.whole[Klass.REALTIME].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
     for rows in (1, 2):
-        stats.call_answered("ok", 13 * MS, "realtime", Answer([], 4 * MS, (1 * MS, 5 * MS, 2 * MS), 3), rows)
+        stats.call_answered("ok", 13 * MS, Klass.REALTIME, Answer([], 4 * MS, (1 * MS, 5 * MS, 2 * MS), 3), rows)
     for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
-        stats.call_answered(outcome, 1 * MS, "realtime")
+        stats.call_answered(outcome, 1 * MS, Klass.REALTIME)
     return stats
 
 
@@ -104,9 +104,9 @@ def test_no_series_appears_with_the_first_call(stages: int) -> None:
     stats = ModelStats("echo", "1", stages)
     first = samples(stats, workers=2)
     assert not any(math.isnan(value) for value in first.values())
-    for klass in ("realtime", "best_effort"):
+    for klass in Klass:
         for outcome in ("ok", *codes()):
-            assert outcome in BEFORE_MODEL or first[f"starling_requests_total{{{klass},{outcome}}}"] == 0
+            assert outcome in BEFORE_MODEL or first[f"starling_requests_total{{{klass!s},{outcome}}}"] == 0
             if outcome not in BEFORE_MODEL:
                 stats.call_answered(outcome, MS, klass)
         for number, reason in enumerate(Formed):
@@ -127,7 +127,7 @@ def test_calls_by_class() -> None:
     assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
     assert found["starling_request_duration_seconds_count{best_effort}"] == 0
 
-    stats.call_answered("ok", 20 * MS, "best_effort", Answer([], 6 * MS, (1 * MS, 5 * MS, 2 * MS), 1), 1)
+    stats.call_answered("ok", 20 * MS, Klass.BEST_EFFORT, Answer([], 6 * MS, (1 * MS, 5 * MS, 2 * MS), 1), 1)
     expected = {
         "starling_requests_total{best_effort,ok}": 1,
         "starling_requests_total{realtime,ok}": 2,
@@ -143,9 +143,9 @@ def test_calls_by_class() -> None:
 
 def test_batches_by_class_and_by_stage() -> None:
     stats = ModelStats("echo", "1", 2)
-    stats.stages[0]["realtime"].ran(0, "idle", "new", 3, (1 * MS, 2 * MS, 0))
-    stats.stages[1]["best_effort"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
-    stats.stages[1]["realtime"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
+    stats.stages[0][Klass.REALTIME].ran(0, "idle", "new", 3, (1 * MS, 2 * MS, 0))
+    stats.stages[1][Klass.BEST_EFFORT].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
+    stats.stages[1][Klass.REALTIME].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
     expected = {
         "starling_batches_total{realtime,new,idle,0,0}": 1,
         "starling_batches_total{best_effort,on,full,1,0}": 1,
@@ -201,7 +201,7 @@ def test_what_the_server_is_and_how() -> None:
 def test_statistics_by_class() -> None:
     stats = used()
     assert list(gauges_of(stats).classes()) == ["realtime"]
-    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    stats.call_answered("queue_full", 1 * MS, Klass.BEST_EFFORT)
     classes = gauges_of(stats, {"realtime": 0, "best_effort": 5}, 30 * MS).classes()
     assert classes["realtime"]["success"] == {"count": 2, "ns": 26 * MS}
     assert "oldest_ms" not in classes["realtime"]
@@ -218,8 +218,8 @@ def test_refusals_are_in_no_latency_of_answers() -> None:
     """Refused in no time, they would make every percentile look well."""
     stats = ModelStats("echo", "1")
     for outcome in ("queue_full", "too_many_connections", "deadline_unreachable", "not_ready"):
-        stats.call_answered(outcome, 1 * MS, "realtime")
-    stats.call_answered("ok", 300 * MS, "realtime")
+        stats.call_answered(outcome, 1 * MS, Klass.REALTIME)
+    stats.call_answered("ok", 300 * MS, Klass.REALTIME)
     found = samples(stats)
     assert found["starling_request_duration_seconds_bucket{realtime,0.25}"] == 0
     assert found["starling_request_duration_seconds_count{realtime}"] == 1

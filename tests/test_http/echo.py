@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from connections import Connection, parsed
 
-from app.contract import Answer, ModelCall, Waiter, wait
+from app.contract import CLASSES, Answer, Klass, ModelCall, Waiter, wait
 from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
@@ -108,36 +108,38 @@ class Echo(FakeServed):
     finished: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)  # of those that have
 
-    def _named(self, klass: str) -> str:
-        return klass or self.info.batching.default_class
+    @property
+    def klass(self) -> Klass:
+        return CLASSES[self.info.batching.default_class]
 
-    def has_room(self, klass: str, rows: int = 1) -> bool:
-        return self._named(klass) not in self.full
+    def has_room(self, klass: Klass, rows: int = 1) -> bool:
+        return str(klass) not in self.full
 
-    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
-        if self._named(klass) in self.full:
+    def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None) -> None:
+        if str(klass) in self.full:
             raise QueueFull("the queue is full", retry_after_s=4)
 
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> EchoLease:
-        self.admit(asked.rows, asked.klass)
+        klass = self.klass if asked.klass is None else asked.klass
+        self.admit(asked.rows, klass)
         given = {one.name: getattr(asked, one.name) for one in fields(ModelCall) if one.name != "arrays"}
-        self.asked = {**given, "klass": self._named(asked.klass), "arrived_ns": arrived_ns}
+        self.asked = {**given, "klass": str(klass), "arrived_ns": arrived_ns}
         self.leases.append(self.lease_type(self, asked.arrays))
         return self.leases[-1]  # type: ignore[no-any-return]
 
-    def first_piece(self, ns: int, klass: str) -> None:
+    def first_piece(self, ns: int, klass: Klass) -> None:
         assert ns > 0
         self.sent.append(0)
 
-    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+    def next_piece(self, ns: int, tokens: int, klass: Klass) -> None:
         assert ns >= 0
         self.sent.append(tokens)
 
-    def finish(self, outcome: str, total_ns: int, klass: str, answer: Answer | None = None, rows: int = 0) -> None:
+    def finish(self, outcome: str, total_ns: int, klass: Klass, answer: Answer | None = None, rows: int = 0) -> None:
         assert total_ns > 0
         assert (answer is not None and rows > 0) == (outcome == "ok")
         self.finished.append(outcome)
-        self.classes.append(self._named(klass))
+        self.classes.append(str(klass))
 
 
 @dataclass

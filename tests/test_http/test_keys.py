@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.contract import Klass
 from app.errors import ConfigError, Forbidden, QueueFull, Unauthorized
 from app.http import keys as module
 from app.http.auth import Auth
@@ -40,7 +41,7 @@ def test_a_key_a_line_and_what_it_may_ask_for(file: Path) -> None:
     file.write_text("alpha-1 priority=2  class=best_effort\nbeta-2\nbeta-2 class=realtime\n")
     keys = Keys("api_key", "gamma-3", file)
     found = [keys.find(key) for key in (b"alpha-1", b"beta-2", b"gamma-3", b"alpha-1 priority=2")]
-    assert found == [Key(b"alpha-1", 2, "best_effort"), Key(b"beta-2", 0, "realtime"), Key(b"gamma-3"), None]
+    assert found == [Key(b"alpha-1", 2, Klass.BEST_EFFORT), Key(b"beta-2"), Key(b"gamma-3"), None]
 
 
 def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,11 +205,11 @@ def test_an_admin_key_alone_opens_control_and_nothing_else(control: bool) -> Non
 
 
 A, B = Key(b"a"), Key(b"b")
-QUEUE = ("mlp", "1", "realtime")
+QUEUE = ("mlp", "1", Klass.REALTIME)
 
 
 def test_a_key_alone_leaves_room_for_the_next_and_holds_half_beside_others() -> None:
-    shares, other = Shares(), ("mlp", "1", "best_effort")
+    shares, other = Shares(), ("mlp", "1", Klass.BEST_EFFORT)
     shares.take(QUEUE, A, 90, 100)
     shares.take(other, A, 90, 100)  # queues count apart
     with pytest.raises(QueueFull, match=r"hold 90 rows, and may hold 90% of the queue's 100$"):

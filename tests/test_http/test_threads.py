@@ -198,7 +198,7 @@ async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, m
     """1,500 of 2,000 bytes: four bodies of 400 bytes are one too many, and a fifth of real time still comes."""
     call = caller(of_default_class(model, default))
     model.opened = False
-    bulk, now = ({}, {X_CLASS: b"realtime"}) if default == CLASSES[1] else (BULK, {})
+    bulk, now = ({}, {X_CLASS: b"realtime"}) if default == "best_effort" else (BULK, {})
     sent = body().ljust(400)
     waiting = [asyncio.create_task(call(INFER, sent, bulk)) for _ in range(3)]
     await held(call, 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app.contract import CLASSES, Array, ModelInfo, TensorSpec
+from app.contract import CLASSES, Array, Klass, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
@@ -177,10 +177,10 @@ def _integer(value: object, top: int, where: str) -> int:
     return value
 
 
-def _class(value: object) -> str:
+def _class(value: object) -> Klass:
     if type(value) is not str or value not in CLASSES:
         raise BadRequest(f"parameters.class: expected {' or '.join(CLASSES)}, got {shown(value)}")
-    return value
+    return CLASSES[value]
 
 
 def _boolean(value: object, where: str) -> bool:

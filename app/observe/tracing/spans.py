@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from app.contract import Answer, ModelInfo
+from app.contract import Answer, Klass, ModelInfo
 from app.errors import ClientGone, StarlingError, text_of
 
 Attributes = dict[str, AttributeValue]
@@ -120,7 +120,7 @@ class CallSpan:
         self._started = time.time_ns()
         self.traceparent = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
 
-    def succeeded(self, info: ModelInfo, klass: str, rows: int, answer: Answer) -> bytes:
+    def succeeded(self, info: ModelInfo, klass: Klass, rows: int, answer: Answer) -> bytes:
         """The call has its answer. Returns its `traceparent`."""
         if self._attributes:
             self._attributes |= {
@@ -135,7 +135,7 @@ class CallSpan:
             self._end("ok", info, klass, rows, _UNSET)
         return self.traceparent
 
-    def failed(self, info: ModelInfo | None, klass: str, rows: int, exc: BaseException, status: int) -> bytes:
+    def failed(self, info: ModelInfo | None, klass: Klass, rows: int, exc: BaseException, status: int) -> bytes:
         """The call is answered with this error and status. Returns its `traceparent`."""
         if found := self._attributes:
             code, cause = (exc.code, exc.cause) if isinstance(exc, StarlingError) else ("internal", exc)
@@ -152,13 +152,19 @@ class CallSpan:
         return self.traceparent
 
     def _end(
-        self, outcome: str, info: ModelInfo | None, klass: str, rows: int, status: Status, events: Sequence[Event] = ()
+        self,
+        outcome: str,
+        info: ModelInfo | None,
+        klass: Klass,
+        rows: int,
+        status: Status,
+        events: Sequence[Event] = (),
     ) -> None:
         found, tracer = self._attributes, self._tracer
         found["starling.outcome"] = outcome
         if info is not None:
             found["starling.model"], found["starling.version"] = info.name, info.version
-            found["starling.class"] = klass or info.batching.default_class
+            found["starling.class"] = str(klass)
         if rows:
             found["starling.rows"] = rows
         tracer.processor.on_end(

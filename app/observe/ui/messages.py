@@ -68,7 +68,7 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
         **about,
         "interval_ms": interval_ms,
         "latency_s": bounds,  # upper ends of the latency histogram's buckets; one more is beyond all
-        "classes": CLASSES,
+        "classes": list(CLASSES),
         "batch_fields": FIELDS,
     }
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision
 
-from app.contract import Answer, ModelInfo
+from app.contract import Answer, Klass, ModelInfo
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, QueueFull
 from app.observe.tracing.spans import MOST_FORCED, CallSpan, ForcedSampler, Tracer
 
@@ -78,7 +78,7 @@ def test_callers_force_only_so_many_records_a_second() -> None:
 def test_a_call_that_went_well() -> None:
     collected = Collected()
     headers = {"traceparent": PARENT % 1, "tracestate": "vendor=1,other=2", "user-agent": "curl"}
-    begin(collected.tracer, **headers).succeeded(INFO, "best_effort", 3, answer())
+    begin(collected.tracer, **headers).succeeded(INFO, Klass.BEST_EFFORT, 3, answer())
     found = collected.one()
     assert (found.name, found.kind.name) == ("POST /predict/{model}", "SERVER")
     assert found.parent is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.contract import Klass
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui.history import EVERY_US, History, Machine
@@ -16,7 +17,7 @@ def gauges(stats: ModelStats, waiting: int = 0) -> Gauges:
 def answered(stats: ModelStats, ok: int, bad: int) -> ModelStats:
     for outcome, count in (("ok", ok), ("queue_full", bad)):
         for _ in range(count):
-            stats.call_answered(outcome, 1, "")
+            stats.call_answered(outcome, 1, Klass.REALTIME)
     return stats
 
 

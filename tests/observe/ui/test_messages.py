@@ -9,7 +9,7 @@ import orjson
 import pytest
 from test_http.catalog import FakeServed, served, spec
 
-from app.contract import Answer, IndexEntry, SampleRow
+from app.contract import Answer, IndexEntry, Klass, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import messages
@@ -22,9 +22,9 @@ ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 def gauges(model: str = "echo", version: str = "1", **more: Any) -> Gauges:
     stats = ModelStats(model, version)
-    stats.whole["realtime"].ran(0, "idle", "", 2, (1 * MS, 2 * MS, 3 * MS))
-    stats.call_answered("ok", 12 * MS, "", Answer([], 5 * MS, (1 * MS, 2 * MS, 3 * MS), 1), 1)
-    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    stats.whole[Klass.REALTIME].ran(0, "idle", "", 2, (1 * MS, 2 * MS, 3 * MS))
+    stats.call_answered("ok", 12 * MS, Klass.REALTIME, Answer([], 5 * MS, (1 * MS, 2 * MS, 3 * MS), 1), 1)
+    stats.call_answered("queue_full", 1 * MS, Klass.BEST_EFFORT)
     return Gauges(
         stats, 3, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2},
         batch_ns=(2 * MS, 3 * MS), origin="measured", scale=1.5, **more,

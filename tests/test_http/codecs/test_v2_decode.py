@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.contract import ModelInfo
+from app.contract import Klass, ModelInfo
 from app.errors import BadRequest, StarlingError, TooLarge
 from app.http.codecs.base import DecodedCall
 
@@ -51,7 +51,7 @@ def test_everything_else_of_a_request() -> None:
     request = {**JSON_ECHO, "id": "a", "parameters": asked, "outputs": outputs}
     call = decode(json.dumps(request).encode(), None, ECHO, MIB)
     assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
-    assert call.klass == "best_effort"
+    assert call.klass is Klass.BEST_EFFORT
     assert call.outputs == [(0, False)]
 
 
