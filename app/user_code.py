@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-_SERVER = str(Path(__file__).parent) + os.sep  # not resolved: neither are the names in frames
-_DEMO_MODELS = os.path.join(_SERVER, "models", "demo", "")  # their code counts as an owner's
+_ROOT = str(Path(__file__).parent.parent)  # not resolved: neither are the names in frames
+_SERVER = tuple(os.path.join(_ROOT, package, "") for package in ("app", "planner"))
+_DEMO_MODELS = os.path.join(_ROOT, "app", "models", "demo", "")  # their code counts as an owner's
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
 
@@ -66,7 +67,7 @@ def _is_own(filename: str) -> bool:
     if filename.startswith(_DEMO_MODELS):
         return True
     torch = getattr(sys.modules.get("torch"), "__file__", None)
-    if filename.startswith(("<frozen ", "<model ", _SERVER)) or (
+    if filename.startswith(("<frozen ", "<model ", *_SERVER)) or (
         torch and filename.startswith(os.path.dirname(torch) + os.sep)
     ):
         return False

@@ -28,7 +28,9 @@ def test_check_tries_each_model(tmp_path):
     write_model(tmp_path / "good")
     write_model(tmp_path / "shape", code=CODE.replace("nn.Identity()", "nn.Linear(3, 4)"))
     write_model(tmp_path / "wrong", "x = 1\n" + TOML)
-    errors = {result.source.name: result.error for result in check(str(tmp_path))}
+    results = check(str(tmp_path))
+    errors = {result.source.name: result.error for result in results}
+    assert [result.trace for result in results] == ["", "", ""]  # the server's own frames help nobody
     assert errors["good"] == ""
     assert "a batch of 1 row: output 'y': expected shape [1, 3], got [1, 4]" in errors["shape"]
     assert "x: unknown key" in errors["wrong"]
@@ -53,6 +55,9 @@ def test_a_model_that_serves_although_it_raises_on_made_up_rows_has_a_warning(tm
     (warning,) = result.warnings
     assert "it raises on every made-up row: ValueError: no 7" in warning
     assert "it would serve as untried, and replace no version that works" in warning
+    first, place, *_ = result.trace.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert "model.py" in place  # from the owner's first frame on
     assert '    raise ValueError("no 7")\n' in result.trace
 
 
