@@ -184,6 +184,12 @@ def test_inputs_of_an_exported_program():
     assert exported_inputs(program) == [{"name": "ids", **shape}, {"name": "mask", **shape}]
 
 
+def test_a_program_of_one_batch_size_says_how_to_export_it():
+    program = torch.export.export(nn.Linear(3, 3), (torch.ones(1, 3),))
+    with pytest.raises(ConfigError, match=r"'input': expected a batch of any size .*, got \[1, 3\]: export it with"):
+        exported_inputs(program)
+
+
 def test_a_folder_of_a_model_is_copied_whole(tmp_path):
     origin = write_model(tmp_path / "origin")
     (origin / ".hidden").write_text("")

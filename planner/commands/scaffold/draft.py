@@ -94,7 +94,8 @@ def _drafts(target: Path, source: str, inputs: InputTables) -> Iterator[Draft]:
         return
     if source.endswith(".pt2"):
         program = _opened_or_named(source, partial(load_exported, path))
-        yield Draft(source, inputs or exported_inputs(program), call=exported_module(program))
+        found = exported_inputs(program)
+        yield Draft(source, inputs or found, call=exported_module(program))
         return
     call = _opened(Draft(source), target)
     choices: Iterable[InputTables] = [inputs]

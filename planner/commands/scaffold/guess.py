@@ -28,6 +28,10 @@ _SIDES = (224, 64, 32, 28, 96, 128)  # pixels of an image: common sizes, tried i
 _LONGEST = 128  # of sequences: a bound that the owner may raise later
 _SHORT, _LONG = 8, 12  # two lengths, to see which axes of an output follow them
 _RECURRENT = ("LSTM", "GRU", "RNN")
+EXPORT = (
+    "export it with torch.export.export(..., dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), a dict for each input, "
+    "or serve rows one by one: a model.toml with max_batch = 1 under [batching]"
+)
 ASK = 'give the inputs by --input NAME:DATATYPE[SHAPE], one row without the batch, such as --input "x:FP32[3]"'
 
 
@@ -45,7 +49,10 @@ def guesses(module: nn.Module) -> Iterator[InputTables]:
 
 
 def exported_inputs(program: Any) -> InputTables:
-    """The inputs of a torch.export program: shapes from its graph, free axes by name. The first axis is the batch."""
+    """The inputs of a torch.export program: shapes from its graph, free axes by name. The first axis is the batch.
+
+    Raises ConfigError if that is of one size, as in a program that was exported in the ordinary way.
+    """
     wanted = set(program.graph_signature.user_inputs)
     upper = {str(symbol): str(found.upper) for symbol, found in program.range_constraints.items()}
     bounds = {symbol: int(text) for symbol, text in upper.items() if text.isdecimal()}  # others are infinite
@@ -55,6 +62,9 @@ def exported_inputs(program: Any) -> InputTables:
         if node.op != "placeholder" or node.name not in wanted:
             continue
         value = node.meta["val"]
+        if not value.ndim or isinstance(value.shape[0], int):
+            got = f"got [{', '.join(map(str, value.shape))}]"
+            raise ConfigError(f"input {node.name!r}: expected a batch of any size as the first axis, {got}: {EXPORT}")
         symbols = [None if isinstance(size, int) else str(size) for size in value.shape[1:]]
         for symbol in filter(None, symbols):
             axes.setdefault(symbol, "length" if not axes else f"length_{len(axes) + 1}")
