@@ -47,11 +47,11 @@ from app.models.sources.compiling import compiling_aside
 from app.observe.last_errors import LastErrors
 from app.observe.prometheus import Metrics, of_server
 from app.observe.tracing.setup import tracer_of
-from app.observe.ui.history import Machine
-from app.observe.ui.hub import Hub
-from app.observe.ui.page import Page
 from app.scheduler.policies import policy_class
 from app.settings import MIB, Settings
+from app.ui.history import Machine
+from app.ui.hub import Hub
+from app.ui.page import Page
 
 log = logging.getLogger("starling")
 

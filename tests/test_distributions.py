@@ -29,7 +29,7 @@ def test_the_server_is_packaged_without_the_client() -> None:
 
 
 def test_the_files_of_the_live_page_are_packaged() -> None:
-    assert set((ROOT / "app" / "observe" / "ui" / "static").iterdir()) <= packaged_data("app")
+    assert set((ROOT / "app" / "ui" / "static").iterdir()) <= packaged_data("app")
 
 
 def test_the_files_of_the_benchmark_models_are_packaged() -> None:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.http.static_files import ASK_AGAIN, add_file
-from app.observe.ui.hub import Hub, Watcher
+from app.ui.hub import Hub, Watcher
 
 _FOLDER = Path(__file__).parent / "static"
 #: Forbids other hosts, inline scripts and styles, and frames, so that names of models cannot inject code.

@@ -16,9 +16,9 @@ from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.snapshot import Snapshot
-from app.observe.ui import messages
-from app.observe.ui.history import History, Machine
 from app.scheduler.types import Outcome, Unit
+from app.ui import messages
+from app.ui.history import History, Machine
 
 INTERVAL_S = 0.4
 MOST_WATCHERS = 16

@@ -17,10 +17,10 @@ from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.history import EVERY_US, Machine
-from app.observe.ui.hub import MOST_WATCHERS, Hub, Watcher
-from app.observe.ui.messages import FIELDS
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
+from app.ui.history import EVERY_US, Machine
+from app.ui.hub import MOST_WATCHERS, Hub, Watcher
+from app.ui.messages import FIELDS
 
 S, MS = 1_000_000_000, 1_000_000
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))

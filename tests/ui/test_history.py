@@ -7,7 +7,7 @@ from typing import Any
 from app.contract import Klass
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.history import EVERY_US, History, Machine
+from app.ui.history import EVERY_US, History, Machine
 
 
 def gauges(stats: ModelStats, waiting: int = 0) -> Gauges:

@@ -23,8 +23,8 @@ from app.http.codecs.files import takes_files
 from app.http.examples import form_body
 from app.observe.metrics import CallStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.history import Machine
 from app.scheduler.types import Outcome, Unit
+from app.ui.history import Machine
 
 Event = dict[str, Any]
 Batch = tuple[Any, ...]  # one batch, by FIELDS

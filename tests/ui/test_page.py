@@ -14,8 +14,8 @@ import pytest
 from lifespan import with_state
 
 from app.main import create_app
-from app.observe.ui.page import _FOLDER, Page
 from app.settings import Settings
+from app.ui.page import _FOLDER, Page
 
 FILES = sorted(path.name for path in _FOLDER.iterdir())
 KEY = "sesame"

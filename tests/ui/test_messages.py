@@ -12,8 +12,8 @@ from test_http.catalog import FakeServed, served, spec
 from app.contract import Answer, IndexEntry, Klass, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui import messages
-from app.observe.ui.history import Machine
+from app.ui import messages
+from app.ui.history import Machine
 
 MS = 1_000_000
 IDLE = Machine(0.0, 0, 0)
