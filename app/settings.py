@@ -26,21 +26,6 @@ _MOST_WORKERS = 1024
 _VARIABLE = "STARLING_"
 _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
-#: What to do in place of a setting that is gone, by its name.
-REMOVED = {
-    "allow_empty": "a server with --model-control, an admin key or --watch starts without a model by itself",
-    "best_effort_share": "give work that must have a share a model or a server of its own",
-    "classes": "real time before best effort is how the server always works",
-    "docs": "--no-pages takes away /docs, /openapi.json and /ui",
-    "objective": "set objective under [batching] in model.toml",
-    "push_ahead_ms": "the device decides it, and --policy ebird",
-    "row_check": "set row_check in model.toml; starling check --row-check tries one",
-    "rt_order": 'send a priority, or set objective = "deadline" in model.toml',
-    "trace_sample": "set OTEL_TRACES_SAMPLER=traceidratio, and the share as OTEL_TRACES_SAMPLER_ARG",
-    "ui": "--no-pages takes away /ui, /docs and /openapi.json",
-}
-#: Flags of earlier versions that are still understood: what says the same now; "" where nothing needs to be said.
-_EARLIER = {"--no-ui": "--no-pages", "--no-docs": "--no-pages", "--ui": "", "--docs": "", "--allow-empty": ""}
 #: First parts of the server's own paths. A prefix may not begin with one: the two could not be told apart.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
 
@@ -250,8 +235,6 @@ def shown_workers(workers: Sequence[int]) -> str:
 def settings_from(given: dict[str, Any]) -> Settings:
     """Settings from flags and variables; others have their defaults. Raises ConfigError, one line."""
     values = {name: value for name, value in given.items() if value is not None and value != []}
-    if gone := next((name for name in values if name in REMOVED), None):
-        raise ConfigError(f"{gone} is gone: {REMOVED[gone]}")
     try:
         return Settings(**values)
     except ValidationError as exc:
@@ -264,38 +247,14 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """A warning for each STARLING_ variable that is not a setting, with the most similar one."""
-    prefix = _VARIABLE
     known = {name.upper() for name in Settings.model_fields}
-    given = {name.removeprefix(prefix) for name in environment if name.startswith(prefix)}
+    given = {name.removeprefix(_VARIABLE) for name in environment if name.startswith(_VARIABLE)}
     lines = []
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, 1)
-        meant = f"; did you mean {prefix}{near[0]}?" if near else ""
-        lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
+        meant = f"; did you mean {_VARIABLE}{near[0]}?" if near else ""
+        lines.append(f"warning: the variable {_VARIABLE}{name} is no setting and does nothing{meant}")
     return lines
-
-
-def as_now(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The arguments of `serve` with what replaces flags of earlier versions, and a warning for each of these."""
-    given = list(arguments)
-    warnings = [
-        f"warning: {REMOVED[name.removeprefix('--no-').removeprefix('--').replace('-', '_')]}: {name} will go"
-        for name in given
-        if name in _EARLIER
-    ]
-    return [now for name in given if (now := _EARLIER.get(name, name))], warnings
-
-
-def refuse_removed(given: Iterable[str]) -> None:
-    """Raise ConfigError for a flag of `serve`, or a variable, that is gone; it says what to do instead.
-
-    A variable is no warning: a server that was told to have no page would have one.
-    """
-    for text in given:
-        name = text.partition("=")[0]
-        bare = name.removeprefix("--no-").removeprefix("--").removeprefix(_VARIABLE).replace("-", "_").lower()
-        if name.startswith(("--", _VARIABLE)) and bare in REMOVED:
-            raise ConfigError(f"{name} is gone: {REMOVED[bare]}")
 
 
 def repeated_models(arguments: Iterable[str]) -> list[str]:

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.errors import ConfigError
 from app.machine import cpu_cores, memory_limit
-from app.settings import REMOVED, Settings, as_now, refuse_removed, settings_from
-
-
-def test_flags_of_earlier_versions_say_what_they_said() -> None:
-    arguments, warnings = as_now(["mine", "--no-ui", "--allow-empty", "--port", "1"])
-    assert arguments == ["mine", "--no-pages", "--port", "1"]
-    assert warnings[0] == "warning: --no-pages takes away /ui, /docs and /openapi.json: --no-ui will go"
-    assert len(warnings) == 2
+from app.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -44,16 +36,6 @@ def test_unknown_and_frozen() -> None:
         Settings(max_bodies=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="frozen"):
         Settings().port = 1  # type: ignore[misc]
-
-
-def test_a_setting_that_is_gone_says_what_to_do() -> None:
-    assert not set(REMOVED) & set(Settings.model_fields)
-    instead = "set OTEL_TRACES_SAMPLER=traceidratio, and the share as OTEL_TRACES_SAMPLER_ARG"
-    for given in ("--trace-sample", "--trace-sample=0.1", "STARLING_UI", "STARLING_ROW_CHECK"):
-        with pytest.raises(ConfigError, match=rf"^{given.partition('=')[0]} is gone: "):
-            refuse_removed(["--port", "1", "docs", given])
-    with pytest.raises(ConfigError, match=f"^trace_sample is gone: {instead}$"):
-        settings_from({"port": 1, "trace_sample": 0.1})
 
 
 @pytest.mark.parametrize(

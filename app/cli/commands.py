@@ -18,7 +18,7 @@ from app import __version__
 from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
-from app.settings import Settings, as_now, refuse_removed, repeated_models, settings_from, unknown_variables
+from app.settings import Settings, repeated_models, settings_from, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -66,11 +66,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
             stream.reconfigure(errors="replace")
     try:
-        if sys.argv[1:2] == ["serve"]:
-            sys.argv[2:], warnings = as_now(sys.argv[2:])
-            for line in warnings:
-                print(f"starling: {line}", file=sys.stderr)
-            refuse_removed(sys.argv[2:])
         cli()
     except ConfigError as exc:
         fail(str(exc))
@@ -99,7 +94,6 @@ def _serve(**given: Any) -> None:
         if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # the argument beats the variable
             raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
         given["models"] = folder
-    refuse_removed(name for name, value in os.environ.items() if value)  # an empty one counts as not given
     for line in [*unknown_variables(os.environ), *repeated_models(sys.argv)]:
         print(f"starling: {line}", file=sys.stderr)
     _refuse_empty_keys(given, os.environ)

@@ -87,14 +87,6 @@ def test_flags_beat_variables(served: list[Settings]) -> None:
     assert (served[0].port, served[0].max_batch, served[0].pages) == (1, 7, False)
 
 
-def test_a_variable_of_a_setting_that_is_gone_ends_the_command(served: list[Settings]) -> None:
-    error = run("serve", env={"STARLING_DOCS": "false"}).exception
-    assert str(error) == "STARLING_DOCS is gone: --no-pages takes away /docs, /openapi.json and /ui"
-    assert served == []
-    run("serve", env={"STARLING_DOCS": ""})
-    assert len(served) == 1
-
-
 @pytest.mark.parametrize("name", ["API_KEY", "API_KEY_FILE", "ADMIN_KEY", "ADMIN_KEY_FILE"])
 def test_an_empty_key_is_not_no_key(served: list[Settings], name: str) -> None:
     """A secret that was never filled in must not open the server."""
@@ -139,7 +131,6 @@ def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> N
         ["serve", "--workers", "0"],
         ["models", "/no/such/folder"],
         ["serve", "--port", "many"],
-        ["serve", "--row-check", "warn"],
     ],
 )
 def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
