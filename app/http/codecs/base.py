@@ -5,6 +5,7 @@ A new protocol is a subclass of `Codec` and a path in `app/http/inference_routes
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class DecodedCall(ModelCall):
         self.own_lengths, self.note = read.own_lengths, read.note
 
 
-class Codec:
+class Codec(ABC):
     """One protocol: decodes bodies into calls, and encodes answers into bodies."""
 
     #: Whether bodies may name the class of their call.
@@ -64,17 +65,17 @@ class Codec:
         """Whether `decode` would block the event loop for too long, so that a helper thread runs it."""
         return len(body) > OFF_LOOP_BYTES
 
+    @abstractmethod
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """Decode a body into a call, which a front may read afterwards. Raises a leaf of StarlingError."""
-        raise NotImplementedError
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
         return False
 
+    @abstractmethod
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """The body of the answer, and the length of its JSON part if binary tensors follow it, else None."""
-        raise NotImplementedError
 
 
 def is_made(info: ModelInfo, name: object) -> bool:

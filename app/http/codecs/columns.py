@@ -61,18 +61,23 @@ def _json_row(spec: TensorSpec, value: Any, field: str, bools: bool) -> Array:
     return parse_values([value], spec, check_shape(spec, (1, *dims), field, {}), field, may_hold_bools=bools)
 
 
-def json_columns(info: ModelInfo, value: Any, field: str, bools: bool) -> dict[str, Column]:
+def json_columns(info: ModelInfo, value: Any, field: str, bools: bool, *, many: bool = False) -> dict[str, Column]:
     """All inputs from one JSON value: rows of the only input, an object by input name, or a list of such objects.
 
-    `bools`: see `json_column`. Raises BadRequest.
+    `many`, `bools`: see `json_column`. Raises BadRequest.
     """
     inputs = info.client_inputs
-    if isinstance(value, list) and any(by_name(row, inputs[0]) for row in value[:1]):
+    first = inputs[0]
+    if many:
+        records = len(inputs) > 1 or any(by_name(row, first) for row in value)
+    else:
+        records = isinstance(value, list) and any(by_name(row, first) for row in value[:1])
+    if records:
         return record_columns(info, value, field, bools)
-    if len(inputs) > 1 or by_name(value, inputs[0]):
+    if not many and (len(inputs) > 1 or by_name(value, first)):
         values = named_inputs(info, value, field)
         return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", bools=bools) for spec in inputs}
-    return {inputs[0].name: json_column(inputs[0], value, field, bools=bools)}
+    return {first.name: json_column(first, value, field, many=many, bools=bools)}
 
 
 def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, bools: bool) -> dict[str, Column]:

@@ -6,14 +6,14 @@ JSON may contain files too, as `{"b64": "..."}`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from app.contract import Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
-from app.http.codecs.base import DecodedCall
-from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, stacked
+from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
 from app.values.tensors import from_base64, is_base64
 
@@ -43,9 +43,20 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
     return [sniffed(from_base64(each, at), "", at) for each, at in zip(values, named, strict=True)]
 
 
-def decode_files(served: Served, files: Sequence[Upload]) -> DecodedCall:
-    """One call with the rows of all files in order."""
-    return stacked(served.info.client_inputs, [file_columns(served, file) for file in files], "body")
+def json_parts(served: Served, value: Any, field: str, bools: bool, *, many: bool = False) -> list[dict[str, Column]]:
+    """The rows of a JSON value, by input: one part, or one for each file in it. `many`, `bools`: see `json_column`.
+
+    Raises BadRequest, and for files also TooLarge or UnsupportedMedia.
+    """
+    files = embedded_files(served, value, field)
+    if files is None:
+        columns = json_columns(served.info, value, field, bools, many=many)
+        check_rows_agree(columns, field)
+        return [columns]
+    parts = [file_columns(served, file) for file in files]
+    if not isinstance(value, list):
+        return parts
+    return [{name: replace(column, single=False) for name, column in part.items()} for part in parts]
 
 
 def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:

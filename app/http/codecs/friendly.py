@@ -11,8 +11,8 @@ from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCall
-from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
-from app.http.codecs.files import embedded_files, file_columns
+from app.http.codecs.columns import Column, stacked
+from app.http.codecs.files import file_columns, json_parts
 from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
@@ -38,23 +38,13 @@ class Friendly(Codec):
         if json_bytes > limits.json:
             raise too_much_json(field, limits.json, json_bytes, served.info)
         parts: list[dict[str, Column]] = []
-        listed = False
         for upload in uploads:
-            if upload.kind != "json":
-                parts.append(file_columns(served, upload))
-                continue
-            value = load_json(upload.data, upload.field)
-            files = embedded_files(served, value, upload.field)
-            if files is None:
-                columns = json_columns(served.info, value, upload.field, has_bools(upload.data))
-                check_rows_agree(columns, upload.field)
-                parts.append(columns)
+            if upload.kind == "json":
+                value = load_json(upload.data, upload.field)
+                parts += json_parts(served, value, upload.field, has_bools(upload.data))
             else:
-                parts += [file_columns(served, file) for file in files]
-                listed |= isinstance(value, list)
-        call = stacked(served.info.client_inputs, parts, field)
-        call.single &= not listed
-        return call
+                parts.append(file_columns(served, upload))
+        return stacked(served.info.client_inputs, parts, field)
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         own = served.model.front is None  # a user's code, which may take any time

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.contract import Answer, Array, Served, TensorSpec
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import ModelFailed, StarlingError, text_of
 from app.http.codecs.base import DecodedCall
 from app.values.tensors import to_json
@@ -56,6 +56,14 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
             except BaseException as exc:  # the model's code may raise anything
                 raise ModelFailed(f"model {info.name}: its present failed: {text_of(exc)}", cause=exc) from exc
     return rows[0] if call.single else rows
+
+
+def plain_rows(info: ModelInfo, outputs: Sequence[Rows]) -> Any:
+    """The rows for `json_text`: the values of the only output, or an object by output name for each row."""
+    columns = {spec.name: json_rows(spec, array) for spec, array in zip(info.outputs, outputs, strict=True)}
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return [{name: column[row] for name, column in columns.items()} for row in range(len(outputs[0]))]
 
 
 def json_text(value: Any, model: str) -> bytes:

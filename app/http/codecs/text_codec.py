@@ -6,6 +6,7 @@ returns the model's name, and the other methods read the body too.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -35,17 +36,17 @@ class TextCodec(Codec):
 
     # for subclasses
 
+    @abstractmethod
     def supports(self, served: Served) -> bool:
         """Whether the model can serve the route."""
-        raise NotImplementedError
 
+    @abstractmethod
     def columns(self, served: Served) -> list[list[str]]:
         """The texts of each input. Raises BadRequest."""
-        raise NotImplementedError
 
+    @abstractmethod
     def field_of(self, name: str, row: int | None) -> str:
         """The field of the body that has the text of this input and row, for messages."""
-        raise NotImplementedError
 
     # the model
 

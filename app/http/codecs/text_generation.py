@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 from app.contract import Answer, Served
@@ -24,25 +25,23 @@ class GeneratedText(NamedTuple):
 
 
 class TextGeneration(TextCodec):
-    """Subclasses implement the methods that raise NotImplementedError."""
-
     may_stream = True
     kind = "a model that writes texts"
 
     # for subclasses
 
     @property
+    @abstractmethod
     def streams(self) -> bool:
         """Whether the answer is streamed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
         """Set what the request asks for besides its texts, in the call. Raises BadRequest."""
-        raise NotImplementedError
 
+    @abstractmethod
     def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
         """The events for a piece of the row's text."""
-        raise NotImplementedError
 
     # Codec
 

@@ -7,16 +7,15 @@ those of a model that takes some.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
-from app.http.codecs.columns import by_name, check_rows_agree, json_column, record_columns, stacked
-from app.http.codecs.files import decode_files, embedded_files
-from app.http.codecs.present import Rows, json_rows, json_text, own_rows, present_rows
+from app.http.codecs.columns import stacked
+from app.http.codecs.files import json_parts
+from app.http.codecs.present import json_text, own_rows, plain_rows, present_rows
 from app.http.codecs.v2_decode import load_json, too_much_json
 from app.values.tensors import has_bools
 
@@ -31,7 +30,8 @@ class V1(Codec):
         if len(body) > limits.json:
             raise too_much_json("body", limits.json, len(body), served.info)
         value = load_json(body)
-        call = decode_v1(served, value, has_bools(body))
+        parts = json_parts(served, _instances(value), "instances", has_bools(body), many=True)
+        call = stacked(served.info.client_inputs, parts, "instances")
         call.parameters = value.get("parameters") or None
         if not isinstance(call.parameters, dict | None):
             raise BadRequest("parameters: expected an object")
@@ -39,18 +39,13 @@ class V1(Codec):
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         outputs = own_rows(served, call, answer)
-        if served.model.front is not None and served.model.present is not None:
-            predictions = {"predictions": present_rows(served, outputs, call)}
-        else:
-            predictions = encode_v1(served, outputs)
-        return json_text(predictions, served.info.name), None
+        presents = served.model.front is not None and served.model.present is not None
+        rows = present_rows(served, outputs, call) if presents else plain_rows(served.info, outputs)
+        return json_text({"predictions": rows}, served.info.name), None
 
 
-def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
-    """Decode a parsed V1 body. `bools`: its text may contain booleans. `signature_name` is ignored.
-
-    Raises BadRequest, and for files also TooLarge or UnsupportedMedia.
-    """
+def _instances(body: object) -> list[Any]:
+    """The rows in a parsed body. `signature_name` is ignored. Raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')
     if "instances" not in body:
@@ -60,22 +55,4 @@ def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
     instances = body["instances"]
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances: expected a list of at least one row")
-    files = embedded_files(served, instances, "instances")
-    if files is not None:
-        return decode_files(served, files)
-    inputs = served.info.client_inputs
-    if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
-        arrays = record_columns(served.info, instances, "instances", bools)
-    else:
-        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", many=True, bools=bools)}
-    check_rows_agree(arrays, "instances")
-    return stacked(inputs, [arrays], "instances")
-
-
-def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them."""
-    columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
-    if len(columns) == 1:
-        return {"predictions": next(iter(columns.values()))}
-    rows = len(outputs[0])
-    return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
+    return instances

@@ -13,10 +13,11 @@ import pytest
 from app.contract import Answer
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.present import json_text, own_rows, present_rows
-from app.http.codecs.v1 import decode_v1, encode_v1
+from app.http.codecs.present import json_text, own_rows, plain_rows, present_rows
+from app.http.codecs.v1 import V1
 
 from ..catalog import FakeServed, served, spec
+from ..echo import LIMITS
 
 Y = (spec("y", "FP32", 4),)
 VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
@@ -24,6 +25,10 @@ IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
 SCALAR = served("scalar", (spec("x", "INT32"),), Y)
 TEXT = served("text", (spec("text", "BYTES", 1),), Y)
 TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
+
+
+def decode_v1(model: FakeServed, body: Any) -> DecodedCall:
+    return V1().decode(model, {}, orjson.dumps(body), LIMITS)
 
 
 def encoded(value: Any) -> Any:
@@ -62,7 +67,7 @@ def test_rows_of_different_lengths_are_padded_with_their_lengths_beside() -> Non
     assert call.arrays[0].tolist() == [[7, 8, 9], [6, 7, 7]]  # in the range of the input
     assert call.arrays[1].tolist() == [[b"a", b"b", b"c"], [b"d", None, None]]
     answer = Answer([np.array([[1, 2, 3], [4, 0, 0]], np.float32)], 0, 0, 1)
-    assert encoded(encode_v1(model, own_rows(model, call, answer))) == {"predictions": [[1, 2, 3], [4]]}
+    assert encoded(plain_rows(model.info, own_rows(model, call, answer))) == [[1, 2, 3], [4]]
     even = decode_v1(model, {"instances": [rows[0], rows[0]]})
     assert (even.lengths, even.own_lengths) == ({"n": 3}, None)
 
@@ -109,9 +114,9 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
 
 
 def test_predictions_are_rows_or_objects() -> None:
-    assert encoded(encode_v1(VECTOR, [ROWS])) == {"predictions": [[0.1, 2, 3, 4], [5, 6, 7, 8]]}
+    assert encoded(plain_rows(VECTOR.info, [ROWS])) == [[0.1, 2, 3, 4], [5, 6, 7, 8]]
     two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
-    predictions = encoded(encode_v1(two, [ROWS, np.array([b"a", b"b"], object)]))["predictions"]
+    predictions = encoded(plain_rows(two.info, [ROWS, np.array([b"a", b"b"], object)]))
     assert predictions == [{"y": [0.1, 2, 3, 4], "t": "a"}, {"y": [5, 6, 7, 8], "t": "b"}]
 
 
@@ -138,7 +143,7 @@ def test_rows_are_as_long_as_each_ran() -> None:
     rows = own_rows(written, call_of(2, single=False), Answer(arrays, 0, 0, 1, lengths=[3, 1]))
     both = [{"text": [7, 8, 9], "n": 3}, {"text": [5], "n": 1}]
     assert encoded(present_rows(written, rows, call_of(2, single=False))) == both
-    assert encoded(encode_v1(written, rows))["predictions"] == both
+    assert encoded(plain_rows(written.info, rows)) == both
     one = own_rows(written, call_of(1, single=True), Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
     assert encoded(present_rows(written, one, call_of(1, single=True))) == both[0]
     shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
@@ -167,7 +172,7 @@ def test_a_number_that_json_has_not_is_null_and_the_others_stay(bad: float) -> N
     """V2, which has a binary form, refuses it: test_v2_encode.py."""
     rows = np.array([[bad, 2, 3, 4], [5, 6, 7, 8]], np.float32)
     wanted = [[None, 2, 3, 4], [5, 6, 7, 8]]
-    assert encoded(encode_v1(VECTOR, [rows])) == {"predictions": wanted}
+    assert encoded(plain_rows(VECTOR.info, [rows])) == wanted
     assert encoded(present_rows(VECTOR, [rows], call_of(2, single=False))) == [{"y": one} for one in wanted]
     for value in (rows[0], {"deep": [float(bad), b"x"]}, np.float32(bad)):
         model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
