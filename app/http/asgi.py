@@ -21,7 +21,7 @@ from app.http.absent_routes import has_openai_form
 from app.http.answers import editing_send, header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Receive, Scope, Send
-from app.http.codecs.events import event
+from app.http.codecs.events import Stream, event
 from app.http.errors import error_parts
 from app.http.infer import infer
 from app.http.inference_routes import Route, find_route
@@ -29,7 +29,7 @@ from app.http.layers import layered
 from app.http.prefix import path_redirect, scope_under_prefix, strip_prefix
 from app.http.request import FastPath, Request
 from app.http.resources import Resources
-from app.http.streaming import AsgiCarrier, Sending
+from app.http.streaming import AsgiCarrier
 
 
 class HttpApp:
@@ -131,15 +131,19 @@ class HttpApp:
             await self._bring_body(request, receive)
             if request.body_complete and not request.response_complete:
                 watching = asyncio.create_task(_watch(request, receive), name="disconnect")
-            while isinstance(part := await carrier.outgoing.get(), Sending):
-                if (data := part.data()) is None:
+            while isinstance(part := await carrier.outgoing.get(), Stream):
+                if not part.waits:  # the answer, which is next, has it all
+                    continue
+                try:
+                    data = part.waiting()
+                except Exception as error:
+                    request.set_exception(error)
                     continue
                 if not begun:
                     begun = True
-                    lines = header_list(part.head, health.closing)
+                    lines = header_list(carrier.stream_head, health.closing)
                     await send({"type": "http.response.start", "status": 200, "headers": lines})
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                part.sent()
         finally:
             if watching is not None:
                 watching.cancel()

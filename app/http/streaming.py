@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Any, cast
 
-from app.contract import Answer, Lease, Served, Waiter, wait
+from app.contract import Answer, Lease, Served
 from app.http.body import Scope
 from app.http.codecs.events import Stream
 from app.http.connection.connection import Exchange
@@ -33,109 +33,38 @@ async def pieces(request: Request, served: Served, stream: Stream, lease: Lease)
     What comes while the client does not read becomes one event a row. So it uses no more memory than its own answer.
     """
     carrier = cast("AsgiCarrier", request.connection)  # streams are not taken by the fast path
-    news = _News(request, served, stream)
-    lease.on_piece = news.add
-    lease.submit(news)
-    while not isinstance(answer := await wait(news), Answer):
-        await wait(Sending(carrier, stream_head(request), stream))
-    return answer
+    carrier.stream_head = stream_head(request)
+    before: dict[int, tuple[int, int]] = {}  # by row: the time of its last piece, and its tokens so far
 
-
-class _News:
-    """What the rows have written, for the coroutine that sends it. Implements contract.Pending, and Waiter of a lease.
-
-    It gives None when there are pieces, at last the answer.
-    """
-
-    def __init__(self, request: Request, served: Served, stream: Stream) -> None:
-        self._request = request
-        self._served = served
-        self._stream = stream
-        self._before: dict[int, tuple[int, int]] = {}  # by row: the time of its last piece, and its tokens so far
-        self._waiter: Waiter | None = None
-        self._outcome: Answer | BaseException | None = None
-
-    def add(self, row: int, piece: Any, tokens: int) -> None:
+    def add(row: int, piece: Any, tokens: int) -> None:
         """The row has written more."""
-        now, klass = time.monotonic_ns(), self._request.klass
-        if not self._before:
-            self._served.first_piece(now - self._request.arrived, klass)
-        if (before := self._before.get(row)) is not None:
-            self._served.next_piece(now - before[0], tokens - before[1], klass)
-        self._before[row] = now, tokens
-        self._stream.add(row, piece)
-        self._tell()
+        now, klass = time.monotonic_ns(), request.klass
+        if not before:
+            served.first_piece(now - request.arrived, klass)
+        if row in before:
+            then, tokens_then = before[row]
+            served.next_piece(now - then, tokens - tokens_then, klass)
+        before[row] = now, tokens
+        if not stream.waits:  # else it is among the outgoing ones
+            carrier.outgoing.put_nowait(stream)
+        stream.add(row, piece)
 
-    def set_result(self, answer: Answer) -> None:
-        self._outcome = answer
-        self._tell()
-
-    def set_exception(self, error: BaseException) -> None:
-        self._outcome = error
-        self._tell()
-
-    def submit(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-        if self._outcome is not None or self._stream.waits:
-            self._tell()
-
-    def abandon(self, heir: Waiter) -> None:
-        self._waiter = None
-        heir.set_result(None)
-
-    def _tell(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is None:  # it is sending, or its client has left
-            return
-        if isinstance(self._outcome, BaseException):
-            waiter.set_exception(self._outcome)
-        else:
-            waiter.set_result(self._outcome)
-
-
-class Sending:
-    """A part of a stream on its way to the client. Implements contract.Pending. `head`: for the first part.
-
-    It is made of all that waits when it is sent, so that the rows of one step share a write.
-    """
-
-    def __init__(self, carrier: AsgiCarrier, head: bytes, stream: Stream) -> None:
-        self.head = head
-        self._carrier = carrier
-        self._stream = stream
-        self._waiter: Waiter | None = None
-
-    def submit(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-        self._carrier.outgoing.put_nowait(self)
-
-    def abandon(self, heir: Waiter) -> None:
-        self._waiter = None
-        heir.set_result(None)
-
-    def data(self) -> bytes | None:
-        """The events; None if they could not be made, and the request goes on with the error."""
-        try:
-            return self._stream.waiting()
-        except Exception as error:
-            if self._waiter is not None:
-                self._waiter.set_exception(error)
-            return None
-
-    def sent(self) -> None:
-        """The client has read enough for the next part."""
-        if self._waiter is not None:
-            self._waiter.set_result(None)
+    lease.on_piece = add
+    return await lease.run()
 
 
 class AsgiCarrier:
-    """Implements Carrier for one ASGI request. Unlike an HttpProtocol it can also carry a stream."""
+    """Implements Carrier for one ASGI request. Unlike an HttpProtocol it can also carry a stream.
+
+    `stream_head`: its header lines. `outgoing`: the stream, once for all pieces that wait in it when its turn comes;
+    at last the status, header lines and body of the answer, or of the stream's end.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self.app_state: dict[str, Any] = scope["state"]
         self.client: tuple[str, int] | None = scope.get("client")
-        #: Parts of a stream, one at a time, and at last (status, header lines, body).
-        self.outgoing: asyncio.Queue[Sending | tuple[int, bytes, bytes]] = asyncio.Queue()
+        self.stream_head = b""
+        self.outgoing: asyncio.Queue[Stream | tuple[int, bytes, bytes]] = asyncio.Queue()
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
         exchange.response_complete = True

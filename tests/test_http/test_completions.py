@@ -211,7 +211,7 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
     choices = [one["choices"][0] for one in chunks]
     assert [(one["index"], one["text"], one["finish_reason"]) for one in choices] == [
         (1, "b", None), (0, "a", None), (1, "c", None), (1, "", "stop"), (2, "", None), (2, "", "stop"),
-        (3, "e", None), (3, "", "length"), (0, "x", None), (0, "", "length"),
+        (0, "x", None), (0, "", "length"), (3, "e", None), (3, "", "length"),
     ]  # fmt: skip
     assert last["usage"]["prompt_tokens"] == 5
     assert model.sent == [0, 1]  # the first piece of all, and the second of a prompt
