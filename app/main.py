@@ -44,7 +44,6 @@ from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
 from app.models.sources.compiling import compiling_aside
-from app.observe.last_errors import LastErrors
 from app.observe.prometheus import Metrics, of_server
 from app.observe.tracing.setup import tracer_of
 from app.scheduler.policies import policy_class
@@ -63,7 +62,7 @@ _OVERRIDES = ("policy", "max_batch", "max_delay_ms", "max_queue")
 class _Prepared:
     """What is made before the server starts, so that a mistake in the settings ends the command.
 
-    `gpu`: the index of the GPU; None: the CPU. `errors`: the last ones, for the live page.
+    `gpu`: the index of the GPU; None: the CPU.
     """
 
     settings: Settings
@@ -74,7 +73,6 @@ class _Prepared:
     memory: Memory
     record: RecordFile | None
     resources: Resources
-    errors: LastErrors
 
 
 def create_app(
@@ -113,7 +111,7 @@ def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> 
     # Raises before anything starts if the folder cannot be read or has no model.
     names = list(repository.scan(required=not settings.loads_later))
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
-    record, errors = open_record(settings), LastErrors()
+    record = open_record(settings)
     resources = Resources(
         _limits(settings, memory.bodies),
         auth=auth,
@@ -122,9 +120,8 @@ def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> 
         tracer=tracer,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
         root_path=settings.root_path,
-        errors=errors if settings.pages else None,
     )
-    return _Prepared(settings, lifecycle, collector, repository, gpu, memory, record, resources, errors)
+    return _Prepared(settings, lifecycle, collector, repository, gpu, memory, record, resources)
 
 
 def _add_pages(app: FastAPI, settings: Settings, auth: Auth) -> frozenset[str]:
@@ -165,7 +162,7 @@ async def _lifespan(
         loading = asyncio.create_task(_load_all(registry, engine, lifecycle, on_ready), name="load-models")
         stack.push_async_callback(_cancel, loading)
         about = _about(device, resources.auth, None if gpu is None else cuda.memory(gpu)[1])
-        hub = Hub(engine, registry, lifecycle, about, prepared.errors, partial(_machine, gpu))
+        hub = Hub(engine, registry, lifecycle, about, resources.errors, partial(_machine, gpu))
         stack.callback(hub.close)
         if settings.pages:
             lifecycle.tick_callbacks.append(hub.record)

@@ -33,8 +33,8 @@ class Resources:
     """Made once for a server; used on the event loop.
 
     `connections` returns how many connections the server has open. `access_log`, `tracer`, `cors`: None if the feature
-    is off. `rejected` counts, by error code, requests that belong to no model. `errors` keeps the last errors for the
-    live page; None if there is no page.
+    is off. `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live
+    page.
     """
 
     def __init__(
@@ -47,8 +47,6 @@ class Resources:
         tracer: Tracer | None = None,
         cors: Cors | None = None,
         root_path: str = "",
-        rejected: Counter[str] | None = None,
-        errors: LastErrors | None = None,
     ) -> None:
         self.limits = limits
         self.auth = auth
@@ -57,8 +55,8 @@ class Resources:
         self.tracer = tracer
         self.cors = cors
         self.root_path = root_path  # the prefix that an ingress may leave on paths
-        self.rejected = Counter() if rejected is None else rejected
-        self._errors = errors
+        self.rejected: Counter[str] = Counter()
+        self.errors = LastErrors()
         self.keyed = auth.keys is not None
         #: Answers inference requests: `infer`, and what HttpApp wraps around it.
         self.handler: Callable[[Any], Coroutine[Pending, Any, Any]]
@@ -80,9 +78,8 @@ class Resources:
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", url.decode("latin-1"), exc_info=exc)
         code = exc.code if isinstance(exc, StarlingError) else "internal"
-        if self._errors is not None:
-            message = exc.message if isinstance(exc, StarlingError) else "the server's log has the details"
-            self._errors.add("" if served is None else served.info.name, code, message)
+        message = exc.message if isinstance(exc, StarlingError) else "the server's log has the details"
+        self.errors.add("" if served is None else served.info.name, code, message)
         if served is None:
             self.rejected[code] += 1
         else:
