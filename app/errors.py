@@ -76,6 +76,15 @@ class StarlingError(Exception):
         self.param = param
 
 
+#: What a caller hears of any other exception: nothing. Who answers with it logs the exception.
+INTERNAL = StarlingError("internal error: the server's log has the details")
+
+
+def as_starling_error(exc: BaseException) -> StarlingError:
+    """The error that a caller sees."""
+    return exc if isinstance(exc, StarlingError) else INTERNAL
+
+
 class BadRequest(StarlingError):
     status, code = 400, "bad_request"
 

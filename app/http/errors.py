@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import lru_cache, partial
+from functools import partial
 from random import randrange
 
 from fastapi import FastAPI
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app.errors import DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError
+from app.errors import DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
 from app.http.absent_routes import has_openai_form, instead_of
 from app.http.body import Headers
 from app.http.inference_routes import WITHOUT_MODEL
@@ -26,34 +26,24 @@ from app.http.prefix import strip_prefix
 _RETRIED = {429, 503}
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
-_COMMON_MESSAGE = 200  # characters of a message up to which its body is cached
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
 def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises.
-
-    A StarlingError carries its own status and message. Any other exception is a 500 with a fixed message, which reveals
-    nothing; the caller logs it.
-    """
-    extra: Headers = []
-    retry_after: int | None = None
-    if isinstance(exc, StarlingError):
-        status, message, retry_after = exc.status, exc.message, exc.retry_after_s
-    else:
-        status, message = 500, "internal error: the server's log has the details"
+    """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises."""
+    error = as_starling_error(exc)
+    status, message, extra = error.status, error.message, Headers()
     if status == 401:
         extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
-    if status in _RETRIED or retry_after is not None:
-        extra.append((b"retry-after", b"%d" % with_jitter(max(1, retry_after or 1))))
+    if status in _RETRIED or error.retry_after_s is not None:
+        extra.append((b"retry-after", b"%d" % with_jitter(max(1, error.retry_after_s or 1))))
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
-    if openai:
-        body = _openai_body(exc, status, message)
-    else:
-        body = _body(message) if len(message) <= _COMMON_MESSAGE else _body.__wrapped__(message)
-    if isinstance(exc, DeadlineUnreachable):  # the one 429 where a retry does not help
-        extra.append((b"x-error-code", exc.code.encode()))
+    told = _in_openai_form(error, message) if openai else message
+    # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
+    body = json.dumps({"error": told}, ensure_ascii=False).encode("utf-8", "replace")
+    if isinstance(error, DeadlineUnreachable):  # the one 429 where a retry does not help
+        extra.append((b"x-error-code", error.code.encode()))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
     return status, headers, body
 
@@ -63,21 +53,10 @@ def with_jitter(seconds: int) -> int:
     return seconds + randrange((seconds + 3) // 4 + 1)
 
 
-@lru_cache(maxsize=256)
-def _body(message: str) -> bytes:
-    """Cached, because many answers share a message, such as that of a full queue: a refusal must be cheap."""
-    # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
-    return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _openai_body(exc: BaseException, status: int, message: str) -> bytes:
-    error = {
-        "message": message,
-        "type": _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
-        "param": exc.param if isinstance(exc, StarlingError) else None,
-        "code": exc.code if isinstance(exc, StarlingError) else "internal",
-    }
-    return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
+def _in_openai_form(error: StarlingError, message: str) -> dict[str, str | None]:
+    other = "invalid_request_error" if error.status < 500 else "server_error"
+    kind = _OPENAI_TYPES.get(error.status, other)
+    return {"message": message, "type": kind, "param": error.param, "code": error.code}
 
 
 def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -> None:
@@ -101,7 +80,7 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
     status, lines, body = error_parts(exc, has_openai_form(path))
     if status == MethodNotAllowed.status:
         lines.append((b"allow", _allowed(request).encode()))
-    rejected[exc.code if isinstance(exc, StarlingError) else "internal"] += 1
+    rejected[as_starling_error(exc).code] += 1
     response = Response(body, status)
     response.raw_headers = lines
     return response

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from app.contract import Klass, Pending, Served
-from app.errors import ModelFailed, StarlingError
+from app.errors import INTERNAL, ModelFailed, as_starling_error
 from app.http.access_log import AccessLog
 from app.http.auth import Auth
 from app.http.body import BodyReader, Limits
@@ -75,18 +75,17 @@ class Resources:
         self, exc: BaseException, served: Served | None, klass: Klass, request_id: bytes, arrived: int, url: bytes
     ) -> None:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
-        if not isinstance(exc, StarlingError):
+        error = as_starling_error(exc)
+        if error is INTERNAL:
             log.error("unexpected error on %s", url.decode("latin-1"), exc_info=exc)
-        code = exc.code if isinstance(exc, StarlingError) else "internal"
-        message = exc.message if isinstance(exc, StarlingError) else "the server's log has the details"
-        self.errors.add("" if served is None else served.info.name, code, message)
+        self.errors.add("" if served is None else served.info.name, error.code, error.message)
         if served is None:
-            self.rejected[code] += 1
+            self.rejected[error.code] += 1
         else:
-            served.finish(code, time.monotonic_ns() - arrived, klass)
-            cause = exc.cause if isinstance(exc, StarlingError) else None
-            if cause is None and isinstance(exc, ModelFailed):
-                cause = exc  # the model raised nothing, but returned something wrong
+            served.finish(error.code, time.monotonic_ns() - arrived, klass)
+            cause = error.cause
+            if cause is None and isinstance(error, ModelFailed):
+                cause = error  # the model raised nothing, but returned something wrong
             if cause is not None:
                 self._causes.log(cause, f"{served.info.name} version {served.info.version}", request_id.decode())
         if log.isEnabledFor(logging.DEBUG):
