@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 
-from app.http.body import Headers, Message, Receive, Send
+from app.http.body import Headers, Receive, Send
 
 COMPRESS_FROM = 1024  # bytes: in smaller answers the extra header lines cost more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
@@ -59,17 +58,6 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes) -> Non
     """Send a whole answer. `headers` must hold content-length."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def editing_send(send: Send, edit: Callable[[int, Headers], Headers]) -> Send:
-    """A `send` that passes the status and headers of the answer through `edit`, which returns the new headers."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = edit(message["status"], list(message.get("headers", ())))
-        await send(message)
-
-    return sending
 
 
 def header_list(head: bytes, closing: bool = False) -> Headers:

@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from app.contract import awaited
 from app.errors import NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
-from app.http.answers import editing_send, header_list, respond, respond_and_close
+from app.http.answers import header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
-from app.http.body import Headers, Receive, Scope, Send
+from app.http.body import Headers, Message, Receive, Scope, Send
 from app.http.codecs.events import Stream, event
 from app.http.errors import error_parts
 from app.http.infer import infer
@@ -106,8 +106,13 @@ class HttpApp:
         if resources.cors is not None:
             added += header_list(resources.cors.lines(dict(scope["headers"]).get(b"origin")))
         if error is None:
-            send = editing_send(send, lambda status, headers: [*path_redirect(status, headers), *added])
-            await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send)
+
+            async def send_with_ours(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*path_redirect(message["status"], list(message.get("headers", ()))), *added]
+                await send(message)
+
+            await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
             return
         status, headers, body = error_parts(error, has_openai_form(path))
         if resources.refusals.needed():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 
 def event(data: bytes) -> bytes:
@@ -12,20 +12,30 @@ def event(data: bytes) -> bytes:
     return b"data: %s\n\n" % data
 
 
+class GeneratedText(NamedTuple):
+    """A text or a piece of one. `reason`: why it ended with it, "stop" or "length"; "": it has not.
+
+    `read` and `written`: tokens of the prompt, and of the text so far.
+    """
+
+    text: str
+    reason: str
+    read: int
+    written: int
+
+
 class Stream:
     """The events of one call. The pieces of a row wait here until they become one event."""
 
-    __slots__ = ("_event", "_pending", "sent")
-
-    def __init__(self, event: Callable[[int, list[Any], bool], bytes]) -> None:
-        """`event(row, pieces, first)` makes one event; `first`: of this row. A piece begins with its text."""
-        self._event = event
-        self._pending: dict[int, list[Any]] = {}  # by row
+    def __init__(self, events: Callable[[int, GeneratedText, bool], bytes]) -> None:
+        """`events(row, piece, first)` makes the events of a piece; `first`: of this row."""
+        self._events = events
+        self._pending: dict[int, list[GeneratedText]] = {}  # by row
         self.sent: Counter[int] = Counter()  # by row: the characters in events so far
 
-    def add(self, row: int, piece: Any) -> None:
-        """Append a piece of the row."""
-        self._pending.setdefault(row, []).append(piece)
+    def add(self, row: int, piece: tuple[str, str, int, int]) -> None:
+        """Append a piece of the row: the fields of a GeneratedText."""
+        self._pending.setdefault(row, []).append(GeneratedText(*piece))
 
     @property
     def waits(self) -> bool:
@@ -44,5 +54,6 @@ class Stream:
     def _taken(self, row: int) -> bytes:
         """One event of all waiting pieces of a row."""
         pieces = self._pending.pop(row)
-        first, self.sent[row] = not self.sent[row], self.sent[row] + sum(len(piece[0]) for piece in pieces)
-        return self._event(row, pieces, first)
+        piece = pieces[-1]._replace(text="".join(piece.text for piece in pieces))
+        first, self.sent[row] = not self.sent[row], self.sent[row] + len(piece.text)
+        return self._events(row, piece, first)

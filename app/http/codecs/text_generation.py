@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from functools import partial
 
 from app.contract import Answer, Served
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.events import Stream
+from app.http.codecs.events import GeneratedText, Stream
 from app.http.codecs.text_codec import TextCodec
-
-
-class GeneratedText(NamedTuple):
-    """A text or a piece of one. `reason`: why it ended with it, "stop" or "length"; "": it has not.
-
-    `read` and `written`: tokens of the prompt, and of the text so far.
-    """
-
-    text: str
-    reason: str
-    read: int
-    written: int
 
 
 class TextGeneration(TextCodec):
@@ -51,13 +39,8 @@ class TextGeneration(TextCodec):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         call = super().decode(served, headers, body, limits)
         self.set_parameters(served, call)
-
-        def events(row: int, pieces: list[tuple[str, str, int, int]], first: bool) -> bytes:
-            piece = GeneratedText("".join(piece[0] for piece in pieces), *pieces[-1][1:])
-            return self.events(served, call, row, piece, first)
-
         if self.streams:
-            call.stream = Stream(events)
+            call.stream = Stream(partial(self.events, served, call))
         return call
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[GeneratedText]:
