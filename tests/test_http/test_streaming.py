@@ -252,6 +252,17 @@ async def test_an_error(caller: MakeCaller, model: Writer, reader: Reader, error
     assert model.finished[1:] == [error.code]  # type: ignore[attr-defined]
 
 
+async def test_a_piece_that_is_no_json_ends_the_stream_with_an_error(model: Writer, reader: Reader) -> None:
+    await reader.begin(STREAM, body())
+    await reader.piece("three", 1)
+    model.last.piece("\ud800", 2)
+    await reader.connection.done()
+    assert [one.get("text_output", one.get("error")) for one in reader.events] == [
+        "three", "internal error: the server's log has the details",
+    ]  # fmt: skip
+    assert (model.finished, model.open_leases) == (["internal"], 0)
+
+
 @pytest.mark.parametrize("reads", [True, False])
 async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader, reads: bool) -> None:
     await reader.begin(STREAM, body())

@@ -47,17 +47,8 @@ def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def model_list(names: Sequence[str]) -> dict[str, Any]:
-    """The list of models in the forms of KServe's V1 and of OpenAI, in one object."""
-    return {"models": list(names), "object": "list", "data": [_card(name) for name in names]}
-
-
-def model_status(name: str) -> dict[str, Any]:
-    """The status of a ready model in the forms of KServe's V1 and of OpenAI, in one object."""
-    return {"name": name, "ready": True, **_card(name)}
-
-
 def _card(name: str) -> dict[str, Any]:
+    """A model in OpenAI's form."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "starling"}
 
 
@@ -91,7 +82,9 @@ async def list_models(request: Request) -> JSONResponse:
 
 @router.get("/v1/models")
 async def list_models_v1(request: Request) -> JSONResponse:
-    return JSONResponse(model_list(_names(request)))
+    """In the forms of KServe's V1 and of OpenAI, in one object."""
+    names = _names(request)
+    return JSONResponse({"models": names, "object": "list", "data": [_card(name) for name in names]})
 
 
 def _names(request: Request) -> list[str]:
@@ -101,7 +94,9 @@ def _names(request: Request) -> list[str]:
 @router.head("/v1/models/{model}")
 @router.get("/v1/models/{model}")
 async def model_status_v1(request: Request, model: str) -> JSONResponse:
-    return JSONResponse(model_status(catalog_of(request).serving[model, None].info.name))
+    """Of a ready model, in both forms."""
+    name = catalog_of(request).serving[model, None].info.name
+    return JSONResponse({"name": name, "ready": True, **_card(name)})
 
 
 # Defined before the routes with {model}, so that it wins even if a model is named "stats".
