@@ -26,7 +26,6 @@ from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
 from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
 from app.errors import as_config_error
-from app.http.access_log import AccessLog
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.body import Limits
@@ -116,7 +115,7 @@ def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> 
         _limits(settings, memory.bodies),
         auth=auth,
         connections=lambda: lifecycle.connections(),
-        access_log=AccessLog(settings.root_path) if settings.access_log else None,
+        access_log=settings.access_log,
         tracer=tracer,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
         root_path=settings.root_path,

@@ -6,9 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from app.http.auth import PROBES
 from app.http.body import ASGIApp, Message, Receive, Scope, Send, client_request_id
-from app.http.prefix import strip_prefix
 from app.observe.logs import ACCESS, fields
 
 log = logging.getLogger(ACCESS)
@@ -17,49 +15,40 @@ _GONE = 499  # the client has left: the status of ClientGone
 _LONGEST_PATH = 2048  # characters: a client may send more
 
 
-class AccessLog:
-    """Writes the lines; probes have none. `root_path`: the prefix that an ingress may leave on paths."""
+def write_line(
+    method: str,
+    path: bytes,
+    status: int,
+    arrived: int,
+    client: tuple[str, int] | None,
+    request_id: bytes | None,
+    call: Mapping[str, object] | None = None,
+) -> None:
+    """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
+    shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
+    duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
+    line: dict[str, object] = {"method": method, "path": shown, "status": status, "duration_ms": duration_ms}
+    if request_id is not None:
+        line["request_id"] = request_id.decode("latin-1")
+    if client is not None:
+        line["client"] = f"{client[0]}:{client[1]}"
+    log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
 
-    def __init__(self, root_path: str = "") -> None:
-        self._root_path = root_path
 
-    def write(
-        self,
-        method: str,
-        path: bytes,
-        status: int,
-        arrived: int,
-        client: tuple[str, int] | None,
-        request_id: bytes | None,
-        call: Mapping[str, object] | None = None,
-    ) -> None:
-        """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
-        shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
-        duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
-        line: dict[str, object] = {"method": method, "path": shown, "status": status, "duration_ms": duration_ms}
-        if request_id is not None:
-            line["request_id"] = request_id.decode("latin-1")
-        if client is not None:
-            line["client"] = f"{client[0]}:{client[1]}"
-        log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
+async def log_request(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let `app` answer a request that is not an inference call, then write its line."""
+    arrived = time.monotonic_ns()
+    status = _GONE
 
-    async def log_request(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let `app` answer a request that is not an inference call, then write its line."""
-        if strip_prefix(self._root_path, scope["path"]) in PROBES:
-            await app(scope, receive, send)
-            return
-        arrived = time.monotonic_ns()
-        status = _GONE
+    async def watched(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
 
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await app(scope, receive, watched)
-        finally:
-            path = scope.get("raw_path") or scope["path"].encode()
-            request_id = client_request_id(dict(scope["headers"]))
-            self.write(scope["method"], path, status, arrived, scope.get("client"), request_id)
+    try:
+        await app(scope, receive, watched)
+    finally:
+        path = scope.get("raw_path") or scope["path"].encode()
+        request_id = client_request_id(dict(scope["headers"]))
+        write_line(scope["method"], path, status, arrived, scope.get("client"), request_id)

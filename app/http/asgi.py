@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from app.contract import awaited
 from app.errors import NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
+from app.http.access_log import log_request
 from app.http.answers import header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Message, Receive, Scope, Send
@@ -67,10 +68,10 @@ class HttpApp:
             await self._infer(route, headers, scope, receive, send)
             return
         answer = partial(self._answer, path, preflight, error)
-        if resources.access_log is None:
-            await answer(scope, receive, send)
+        if resources.access_log and path not in PROBES:
+            await log_request(answer, scope, receive, send)
         else:
-            await resources.access_log.log_request(answer, scope, receive, send)
+            await answer(scope, receive, send)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
         """The error for a request without a valid key, or above the limit of connections; None: it is not refused."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.http.access_log import AccessLog
+from app.http.access_log import write_line
 from app.http.cors import Cors
 from app.http.request import Handler, Request, Response
 from app.http.resources import Resources
@@ -31,8 +31,8 @@ def layered(handler: Handler, resources: Resources) -> Handler:
         handler = partial(with_cors, handler, resources.cors)
     if resources.tracer is not None:
         handler = partial(with_span, handler, resources.tracer)
-    if resources.access_log is not None:
-        handler = partial(with_log, handler, resources.access_log)
+    if resources.access_log:
+        handler = partial(with_log, handler)
     return handler
 
 
@@ -60,7 +60,7 @@ async def with_span(handler: Handler, tracer: Tracer, request: Request) -> Respo
     return response
 
 
-async def with_log(handler: Handler, access_log: AccessLog, request: Request) -> Response:
+async def with_log(handler: Handler, request: Request) -> Response:
     """Write a line of the access log when the call is answered."""
     response = await handler(request)
     with _answered_all_the_same():
@@ -73,7 +73,7 @@ async def with_log(handler: Handler, access_log: AccessLog, request: Request) ->
         if request.rows:
             call["rows"] = request.rows
         path, client = request.url.partition(b"?")[0], request.connection.client
-        access_log.write(request.method, path, response[0], request.arrived, client, request.request_id, call)
+        write_line(request.method, path, response[0], request.arrived, client, request.request_id, call)
     return response
 
 

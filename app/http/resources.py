@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from app.contract import Klass, Pending, Served
 from app.errors import INTERNAL, ModelFailed, as_starling_error
-from app.http.access_log import AccessLog
 from app.http.auth import Auth
 from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
@@ -32,8 +31,8 @@ log = logging.getLogger("starling.http")
 class Resources:
     """Made once for a server; used on the event loop.
 
-    `connections` returns how many connections the server has open. `access_log`, `tracer`, `cors`: None if the feature
-    is off. `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live
+    `connections` returns how many connections the server has open. `tracer`, `cors`: None if the feature is off.
+    `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live
     page.
     """
 
@@ -43,7 +42,7 @@ class Resources:
         *,
         auth: Auth,
         connections: Callable[[], int],
-        access_log: AccessLog | None = None,
+        access_log: bool = False,
         tracer: Tracer | None = None,
         cors: Cors | None = None,
         root_path: str = "",

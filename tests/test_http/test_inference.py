@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES, ModelCall
 from app.errors import BadRequest, ModelFailed, NotReady
-from app.http.access_log import AccessLog
 from app.http.auth import Auth
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import X_CLASS, parse_query
@@ -256,7 +255,7 @@ def entries(caplog: pytest.LogCaptureFixture) -> Iterator[dict[str, Any]]:
 async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:
     """A line for each request, with what is known of it; none of probes. A client that has gone gets 499."""
     caplog.set_level("INFO", logger=ACCESS)
-    call = caller(model, options={"access_log": AccessLog()})
+    call = caller(model, options={"access_log": True})
     mine = {b"x-request-id": b"mine"}
     await call(f"{INFER}?a=b", body(2), mine)
     await call(INFER, body(), {**mine, X_CLASS: b"best_effort"})
