@@ -1,7 +1,7 @@
 """/openapi.json: every path, and those of each served model with requests that work.
 
-What is said of each path is in the file `openapi.json` beside this one, itself an OpenAPI document. Here it gets what
-all routes of a kind have in common, paths with a version, other names of one path, and the models' own paths.
+What is said of each path is in the file `openapi.json` beside this one, itself an OpenAPI document. Here it gets paths
+with a version, other names of one path, and the models' own paths.
 A loaded model has its paths from the next request for the document on, an unloaded one has none.
 """
 
@@ -16,7 +16,7 @@ import orjson
 from app import __version__
 from app.contract import ModelInfo, Served, TensorSpec
 from app.http import examples
-from app.http.inference_routes import Route, find_route
+from app.http.absent_routes import has_openai_form
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.http.static_files import StaticContent, static_content
 
@@ -25,10 +25,10 @@ Node = dict[str, Any]
 _FILE = Path(__file__).with_name("openapi.json")
 _V2, _V1, _FRIENDLY = "/v2/models/{model}/infer", "/v1/models/{model}:predict", "/predict/{model}"
 _REPOSITORY = "/v2/repository/models/"
-#: Paths that are answered as the first of them, which is the one in the file.
-_ALIASES = {names[0]: names for names in (LIVE_PATHS, READY_PATHS, ("/v1/rerank", "/v2/rerank", "/rerank"))}
-#: Of an answer that is sent whole. A stream begins before its times are known.
-_HEADERS = ("X-Request-ID", "Server-Timing", "X-Batch-Size")
+#: Other paths that are answered as one in the file.
+_OTHER_NAMES = {
+    LIVE_PATHS[0]: LIVE_PATHS[1:], READY_PATHS[0]: READY_PATHS[1:], "/v1/rerank": ("/v2/rerank", "/rerank"),
+}  # fmt: skip
 _FEW = 512  # values of a row up to which examples have more than one
 
 
@@ -75,40 +75,18 @@ class Document:
 
 
 def _items(path: str, item: Node) -> Iterator[tuple[str, Node]]:
-    """A path of the file, its aliases, and the same of one version, with what their kind of route has in common."""
-    ((method, written),) = item.items()
-    for alias in _ALIASES.get(path, (path,)):
-        operation = {**written, "responses": {**written["responses"]}}
-        if alias != path:
-            operation["operationId"] = alias.strip("/").replace("/", "_")
-        route = find_route(alias, b"")
-        if route is not None:
-            operation["parameters"] = [_ref("parameters", name) for name in _options(route)]
-            good = operation["responses"]["200"]
-            headers = ("X-Request-ID",) if [*good["content"]] == ["text/event-stream"] else _HEADERS
-            operation["responses"]["200"] = {**good, "headers": {name: _ref("headers", name) for name in headers}}
-        openai = route is not None and route.openai
-        operation["responses"]["default"] = _ref("responses", "openai_error" if openai else "error")
-        if written["tags"] == ["health"]:
-            operation["security"] = []
-        if "{model}" not in alias:
-            yield alias, {method: operation}
-            continue
-        model = [_ref("parameters", "model")]
-        yield alias, {method: operation, "parameters": model}
-        if alias.startswith("/v2/models/") or alias == _V1:
-            versioned = {**operation, "operationId": f"{operation['operationId']}_of_version"}
-            parameters = [*model, _ref("parameters", "version")]
-            yield alias.replace("{model}", "{model}/versions/{version}"), {method: versioned, "parameters": parameters}
-
-
-def _options(route: Route) -> tuple[str, ...]:
-    """What comes beside a body: V2 has all but the class in it."""
-    return (
-        ("class",)
-        if route.template.startswith("/v2/models/")
-        else ("class", "timeout_ms", "total_timeout_ms", "priority")
-    )
+    """A path of the file, its other names, and the same of one version."""
+    yield path, item
+    method, operation = next(iter(item.items()))
+    for name in _OTHER_NAMES.get(path, ()):
+        error = _ref("responses", "openai_error" if has_openai_form(name) else "error")
+        responses = {**operation["responses"], "default": error}
+        named = {**operation, "operationId": name.strip("/").replace("/", "_"), "responses": responses}
+        yield name, {method: named}
+    if path.startswith("/v2/models/{model}") or path == _V1:
+        versioned = {**operation, "operationId": f"{operation['operationId']}_of_version"}
+        parameters = [*item["parameters"], _ref("parameters", "version")]
+        yield path.replace("{model}", "{model}/versions/{version}"), {method: versioned, "parameters": parameters}
 
 
 def _ref(kind: str, name: str) -> Node:
