@@ -82,21 +82,16 @@ def _shape_text(spec: TensorSpec) -> str:
     return f"shape [{', '.join(['rows', *spec.axes_shown()])}]"
 
 
-def parse_values(
-    data: object, spec: TensorSpec, shape: tuple[int, ...], field: str, *, may_hold_bools: bool = True
-) -> Array:
+def parse_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> Array:
     """Like `pack_values`, but as a read-only array of `spec.dtype` and `shape`."""
-    packed = pack_values(data, spec, shape, field, may_hold_bools=may_hold_bools)
+    packed = pack_values(data, spec, shape, field)
     return packed if isinstance(packed, np.ndarray) else np.frombuffer(packed, spec.dtype).reshape(shape)
 
 
-def pack_values(
-    data: object, spec: TensorSpec, shape: tuple[int, ...], field: str, *, may_hold_bools: bool = True
-) -> memoryview | Array:
+def pack_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> memoryview | Array:
     """A JSON list, nested or flat, as a tensor of `shape` (rows first): its bytes, or an array for BOOL and BYTES.
 
-    `may_hold_bools=False` promises that the values contain no boolean, which saves checking the type of each. Raises
-    BadRequest that names `field`.
+    Raises BadRequest that names `field`.
     """
     if type(data) is not list:
         raise BadRequest(f"{field}: expected a list of {spec.datatype} values, got {_kind(data)}")
@@ -113,7 +108,7 @@ def pack_values(
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
         raise BadRequest(f"{field}: {_wrong_number(flat, spec.datatype)}") from None
-    if may_hold_bools and bool in set(map(type, flat)):
+    if bool in set(map(type, flat)):
         raise BadRequest(f"{field}: expected {spec.datatype} values, got a boolean")
     return memoryview(packed)
 

@@ -35,36 +35,34 @@ class Column:
         return sum(map(len, self.parts))
 
 
-def json_column(spec: TensorSpec, value: Any, field: str, *, many: bool = False, bools: bool = True) -> Column:
+def json_column(spec: TensorSpec, value: Any, field: str, *, many: bool = False) -> Column:
     """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
 
-    `many`: there is a leading dimension. `bools`: the parsed text may contain booleans. Raises BadRequest.
+    `many`: there is a leading dimension. Raises BadRequest.
     """
-    if not spec.shape and not many and not isinstance(value, list):  # a text: nothing to measure
-        return Column([parse_values([value], spec, (1,), field, may_hold_bools=bools)], True)
     if spec.count == 1 and spec.fixed and isinstance(value, list) and {*map(type, value)} > {list}:
         value = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in value]  # [1, [2]]
     dims = _measure(value, len(spec.shape) + 1)
     rows, row = _split(spec, dims, field, flat=True, many=many)
     if rows is not None and not spec.fixed and len({_measure(one, len(spec.shape)) for one in value}) > 1:
-        return Column([_json_row(spec, one, f"{field}[{place}]", bools) for place, one in enumerate(value)], False)
+        return Column([_json_row(spec, one, f"{field}[{place}]") for place, one in enumerate(value)], False)
     _check_even(value, dims, field)
     shape = check_shape(spec, (1 if rows is None else rows, *row), field, {})
     data = value if isinstance(value, list) else [value]
-    return Column([parse_values(data, spec, shape, field, may_hold_bools=bools)], rows is None)
+    return Column([parse_values(data, spec, shape, field)], rows is None)
 
 
-def _json_row(spec: TensorSpec, value: Any, field: str, bools: bool) -> Array:
+def _json_row(spec: TensorSpec, value: Any, field: str) -> Array:
     """One row [1, ...] of an input with variable axes."""
     dims = _measure(value, len(spec.shape))
     _check_even(value, dims, field)
-    return parse_values([value], spec, check_shape(spec, (1, *dims), field, {}), field, may_hold_bools=bools)
+    return parse_values([value], spec, check_shape(spec, (1, *dims), field, {}), field)
 
 
-def json_columns(info: ModelInfo, value: Any, field: str, bools: bool, *, many: bool = False) -> dict[str, Column]:
+def json_columns(info: ModelInfo, value: Any, field: str, *, many: bool = False) -> dict[str, Column]:
     """All inputs from one JSON value: rows of the only input, an object by input name, or a list of such objects.
 
-    `many`, `bools`: see `json_column`. Raises BadRequest.
+    `many`: see `json_column`. Raises BadRequest.
     """
     inputs = info.client_inputs
     first = inputs[0]
@@ -73,20 +71,20 @@ def json_columns(info: ModelInfo, value: Any, field: str, bools: bool, *, many: 
     else:
         records = isinstance(value, list) and any(by_name(row, first) for row in value[:1])
     if records:
-        return record_columns(info, value, field, bools)
+        return record_columns(info, value, field)
     if not many and (len(inputs) > 1 or by_name(value, first)):
         values = named_inputs(info, value, field)
-        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", bools=bools) for spec in inputs}
-    return {first.name: json_column(first, value, field, many=many, bools=bools)}
+        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}") for spec in inputs}
+    return {first.name: json_column(first, value, field, many=many)}
 
 
-def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, bools: bool) -> dict[str, Column]:
-    """All inputs from a list of objects by input name, one per row. `bools`: see `json_column`. Raises BadRequest."""
+def record_columns(info: ModelInfo, rows: Sequence[Any], field: str) -> dict[str, Column]:
+    """All inputs from a list of objects by input name, one per row. Raises BadRequest."""
     named = [named_inputs(info, row, f"{field}[{place}]") for place, row in enumerate(rows)]
     columns = {}
     for spec in info.client_inputs:
         values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
-        columns[spec.name] = json_column(spec, values, where, many=True, bools=bools)
+        columns[spec.name] = json_column(spec, values, where, many=True)
     return columns
 
 

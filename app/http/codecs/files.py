@@ -43,14 +43,14 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
     return [sniffed(from_base64(each, at), "", at) for each, at in zip(values, named, strict=True)]
 
 
-def json_parts(served: Served, value: Any, field: str, bools: bool, *, many: bool = False) -> list[dict[str, Column]]:
-    """The rows of a JSON value, by input: one part, or one for each file in it. `many`, `bools`: see `json_column`.
+def json_parts(served: Served, value: Any, field: str, *, many: bool = False) -> list[dict[str, Column]]:
+    """The rows of a JSON value, by input: one part, or one for each file in it. `many`: see `json_column`.
 
     Raises BadRequest, and for files also TooLarge or UnsupportedMedia.
     """
     files = embedded_files(served, value, field)
     if files is None:
-        columns = json_columns(served.info, value, field, bools, many=many)
+        columns = json_columns(served.info, value, field, many=many)
         check_rows_agree(columns, field)
         return [columns]
     parts = [file_columns(served, file) for file in files]

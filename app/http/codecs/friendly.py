@@ -16,7 +16,6 @@ from app.http.codecs.files import file_columns, json_parts
 from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
-from app.values.tensors import has_bools
 
 
 class Friendly(Codec):
@@ -40,8 +39,7 @@ class Friendly(Codec):
         parts: list[dict[str, Column]] = []
         for upload in uploads:
             if upload.kind == "json":
-                value = load_json(upload.data, upload.field)
-                parts += json_parts(served, value, upload.field, has_bools(upload.data))
+                parts += json_parts(served, load_json(upload.data, upload.field), upload.field)
             else:
                 parts.append(file_columns(served, upload))
         return stacked(served.info.client_inputs, parts, field)

@@ -17,7 +17,6 @@ from app.http.codecs.columns import stacked
 from app.http.codecs.files import json_parts
 from app.http.codecs.present import json_text, own_rows, plain_rows, present_rows
 from app.http.codecs.v2_decode import load_json, too_much_json
-from app.values.tensors import has_bools
 
 
 class V1(Codec):
@@ -30,7 +29,7 @@ class V1(Codec):
         if len(body) > limits.json:
             raise too_much_json("body", limits.json, len(body), served.info)
         value = load_json(body)
-        parts = json_parts(served, _instances(value), "instances", has_bools(body), many=True)
+        parts = json_parts(served, _instances(value), "instances", many=True)
         call = stacked(served.info.client_inputs, parts, "instances")
         call.parameters = value.get("parameters") or None
         if not isinstance(call.parameters, dict | None):

@@ -70,7 +70,7 @@ class V2(Codec):
                 return plain
         if type(request) is not dict:
             raise BadRequest("body: expected a JSON object")
-        call, spans = decode_request(request, tail, info, bools)
+        call, spans = decode_request(request, tail, info)
         if length is not None and spans is not None:
             _remember(info, text, call, spans)
         return call

@@ -31,20 +31,18 @@ MAX_TIMEOUT_US = 1 << 53
 Spans = list[tuple[int, int]]
 
 
-def decode_request(
-    request: dict[str, Any], tail: memoryview, info: ModelInfo, bools: bool
-) -> tuple[DecodedCall, Spans | None]:
-    """Decode any request. Returns the call, and the spans of its inputs in `tail` if all are binary, else None.
+def decode_request(request: dict[str, Any], tail: memoryview, info: ModelInfo) -> tuple[DecodedCall, Spans | None]:
+    """Decode any request. `tail`: the bytes after the JSON. Returns the call, and the spans of its inputs in `tail` if
+    all are binary, else None.
 
-    `tail`: the bytes after the JSON. `bools`: the JSON may contain booleans. Like Triton, ignores unknown fields:
-    KServe's clients send `model_name`. Raises BadRequest that names the field.
+    Like Triton, ignores unknown fields: KServe's clients send `model_name`. Raises BadRequest that names the field.
     """
     call = DecodedCall(0, [], {})
     take_parameters(request, call)
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
-    spans = _decode_inputs(request, tail, info, call, bools)
+    spans = _decode_inputs(request, tail, info, call)
     call.outputs = _requested(request, info.outputs)
     return call, spans
 
@@ -189,9 +187,7 @@ def _boolean(value: object, where: str) -> bool:
     return value
 
 
-def _decode_inputs(
-    request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool
-) -> Spans | None:
+def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall) -> Spans | None:
     """Set the call's rows, lengths and arrays. Returns the spans of the inputs in `tail` if all are binary."""
     inputs = request.get("inputs")
     if type(inputs) is not list:
@@ -218,7 +214,7 @@ def _decode_inputs(
         if size is None:
             if "data" not in tensor:
                 raise BadRequest(f"{where}.data: missing, and no parameters.binary_data_size")
-            found[spec.name] = pack_values(tensor["data"], spec, shape, f"{where}.data", may_hold_bools=bools)
+            found[spec.name] = pack_values(tensor["data"], spec, shape, f"{where}.data")
         else:
             if offset + size > len(tail):
                 left = len(tail) - offset
