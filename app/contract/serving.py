@@ -36,7 +36,7 @@ class ModelCall:
 
 
 class Lease(Protocol):
-    """The slots of one call, from admission to answer. The caller must close it."""
+    """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager."""
 
     on_close: Callable[[], None] | None  # called once, by `close`
     #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number, a piece, and the
@@ -46,6 +46,9 @@ class Lease(Protocol):
 
     @property
     def rows(self) -> Sized: ...
+
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *exc: object) -> None: ...
 
     def submit(self, waiter: Waiter) -> None:
         """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
