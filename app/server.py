@@ -180,25 +180,16 @@ def listeners(sock: socket.socket) -> list[socket.socket]:
     return [sock, *(sock.dup() for _ in range(_ACCEPTED - 1))]
 
 
-def serve(
-    app: HttpApp,
-    settings: Settings,
-    lifecycle: Lifecycle,
-    sock: socket.socket,
-    tls: Certificate | None = None,
-) -> int:
-    """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
-    if tls is not None:
-        lifecycle.tick_callbacks.append(tls.reread)
-        lifecycle.certificate_expires = lambda: tls.expires
-    config = uvicorn.Config(
+def _config(app: HttpApp, settings: Settings, tls: Certificate | None) -> uvicorn.Config:
+    http = partial(
+        HttpProtocol,
+        take=app.fast_path.take,
+        body_timeout_s=settings.body_timeout_s,
+        idle=IdleConnections(settings.keep_alive_s, settings.max_connections),
+    )
+    return uvicorn.Config(
         app,
-        http=partial(  # type: ignore[arg-type]  # uvicorn calls it like the class
-            HttpProtocol,
-            take=app.fast_path.take,
-            body_timeout_s=settings.body_timeout_s,
-            idle=IdleConnections(settings.keep_alive_s, settings.max_connections),
-        ),
+        http=http,  # type: ignore[arg-type]  # uvicorn calls it like the class
         interface="asgi3",  # given, because uvicorn mistakes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
@@ -211,6 +202,20 @@ def serve(
         ws="none",  # offers of websockets are declined like any other
         ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
+
+
+def serve(
+    app: HttpApp,
+    settings: Settings,
+    lifecycle: Lifecycle,
+    sock: socket.socket,
+    tls: Certificate | None = None,
+) -> int:
+    """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
+    if tls is not None:
+        lifecycle.tick_callbacks.append(tls.reread)
+        lifecycle.certificate_expires = lambda: tls.expires
+    config = _config(app, settings, tls)
     if (most := process.allow_open_files(settings.max_connections)) is not None:
         log.warning(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections

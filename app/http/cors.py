@@ -20,6 +20,7 @@ _EXPOSED = (
     b"x-request-id, x-batch-size, server-timing, inference-header-content-length, retry-after, www-authenticate, "
     b"traceparent, x-error-code"
 )
+_READABLE = b"access-control-allow-origin: %s\r\naccess-control-expose-headers: %s\r\n%s"
 _MAX_AGE = b"600"  # seconds for which a browser may cache a preflight; Chromium caps it at two hours
 
 
@@ -29,16 +30,12 @@ class Cors:
     def __init__(self, origins: Collection[str]) -> None:
         self._any = "*" in origins
         self._allowed = frozenset(origin.encode("latin-1") for origin in origins)
-        vary = b"" if self._any else b"vary: origin\r\n"
-        readable = b"access-control-allow-origin: %s\r\naccess-control-expose-headers: %s\r\n%s"
-        self._lines: dict[bytes | None, bytes] = {
-            origin: readable % (origin, _EXPOSED, vary) for origin in self._allowed
-        }
-        self._lines[None] = vary  # without an origin, or with one that is not allowed
+        self._vary = b"" if self._any else b"vary: origin\r\n"
 
     def lines(self, origin: bytes | None) -> bytes:
         """The header lines of an answer to a request of this origin; None: the request names none."""
-        return self._lines[self._allows(origin)]
+        allowed = self._allows(origin)
+        return self._vary if allowed is None else _READABLE % (allowed, _EXPOSED, self._vary)
 
     def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, Headers, bytes] | None:
         """Status, headers and body of the answer to a preflight; None if the request is not one."""
