@@ -39,6 +39,8 @@ class Completions(TextGeneration):
         self._id = f"{self.prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._ended: set[int] = set()  # rows whose last chunk is in the stream
+        #: Whether the stream ends with the counts of tokens, and whether each chunk has those so far.
+        self._counts_last = self._counts_each = False
 
     # the request
 
@@ -69,12 +71,11 @@ class Completions(TextGeneration):
     def streams(self) -> bool:
         return _flag(self.body, "stream", "stream")
 
-    @property
-    def counts(self) -> tuple[bool, bool]:
-        """Whether the stream ends with the counts of tokens, and whether each chunk has those so far."""
+    def _read_stream_options(self) -> None:
+        """Raises BadRequest."""
         options = self.body.get("stream_options")
         if options is None:
-            return False, False
+            return
         if not isinstance(options, dict):
             raise unexpected("stream_options", "an object", options)
         if not self.streams:
@@ -82,11 +83,11 @@ class Completions(TextGeneration):
         for name, value in options.items():
             if name not in _COUNTS and value:
                 raise bad_field(f"stream_options.{name}", f"expected {' and '.join(_COUNTS)} alone, got {shown(value)}")
-        last, each = (_flag(options, name, f"stream_options.{name}") for name in _COUNTS)
-        return last or each, each
+        last, self._counts_each = (_flag(options, name, f"stream_options.{name}") for name in _COUNTS)
+        self._counts_last = last or self._counts_each
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
-        self.counts  # noqa: B018  # raises if the option is wrong
+        self._read_stream_options()
         given = {name: value for name, value in self.body.items() if name not in _OWN and value is not None}
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
         _check(served, {name: value for name, value in given.items() if name not in NAMES})
@@ -127,7 +128,7 @@ class Completions(TextGeneration):
             for row, one in enumerate(texts)
             if row not in self._ended
         ]
-        if self.counts[0]:
+        if self._counts_last:
             events.append(event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage(texts)})))
         return b"".join((*events, _DONE))
 
@@ -135,8 +136,7 @@ class Completions(TextGeneration):
         self, served: Served, row: int, piece: Mapping[str, Any], so_far: GeneratedText, reason: str | None
     ) -> bytes:
         choice = {**piece, "index": row, "logprobs": None, "finish_reason": reason}
-        counted, each = self.counts
-        usage = {"usage": _usage([so_far]) if each else None} if counted else {}
+        usage = {"usage": _usage([so_far]) if self._counts_each else None} if self._counts_last else {}
         return event(orjson.dumps({**self._head(served, 1), "choices": [choice], **usage}))
 
     def _head(self, served: Served, kind: int) -> dict[str, Any]:
