@@ -25,17 +25,16 @@ _SECRETS = ("api_key", "admin_key")
 
 def starting(settings: Settings, port: int) -> None:
     """Announce at once that models are loading, and list the settings that differ from their defaults."""
-    changed = {name: value for name, value in settings.model_dump().items() if value != _default(name)}
-    changed.pop("port", None)
-    changed.update({name: "(set)" for name in _SECRETS if name in changed})
+    names = {name for name in Settings.model_fields if name != "port" and getattr(settings, name) != _default(name)}
+    changed = settings.model_dump(mode="json", include=names)
+    changed |= {name: "(set)" for name in _SECRETS if name in changed}
     begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
     if settings.log_format == "json":
-        values = settings.model_dump(mode="json", include=set(changed), exclude=set(_SECRETS))
-        log.info(begins, **fields(version=__version__, settings={**changed, **values}))
+        log.info(begins, **fields(version=__version__, settings=changed))
         return
     print(begins, file=sys.stderr)
     for name, value in changed.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         print(f"  {name} = {shown}", file=sys.stderr)
 
 

@@ -39,12 +39,6 @@ def _size(array: Array) -> int:
     return sum(map(len, array.reshape(-1))) if array.dtype == object else array.size
 
 
-def v2_example(served: Served, values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
-    """A V2 body of `rows` equal rows."""
-    assert served.example is not None  # there are values
-    return v2_request(served.info.client_inputs, served.example, values, rows)
-
-
 def v1_example(values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
     return {"instances": [_element(values)] * rows}
 
@@ -65,10 +59,9 @@ def form_body(served: Served) -> dict[str, Any]:
 
     Without an example it repeats one plain value. If there are too many values, `data` is `{"fill": value}`.
     """
-    values = example_values(served)
-    if values is not None:
-        return v2_example(served, values)
-    row, specs = served.example, served.info.client_inputs
+    values, row, specs = example_values(served), served.example, served.info.client_inputs
+    if values is not None and row is not None:
+        return v2_request(specs, row, values)
     shapes = [_short(spec) for spec in specs] if row is None else [array.shape for array in row.arrays]
     return {"inputs": [_plain(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]}
 

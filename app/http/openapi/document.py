@@ -19,6 +19,7 @@ from app.http import examples
 from app.http.absent_routes import has_openai_form
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.http.static_files import StaticContent, static_content
+from app.values.requests import v2_request
 
 Node = dict[str, Any]
 
@@ -116,16 +117,16 @@ def _of_model(served: Served, any_model: Mapping[str, Node]) -> Iterator[tuple[s
 
 def _bodies(served: Served) -> dict[str, dict[str, Any]]:
     """Named examples by path; none of a model whose row cannot be shown."""
-    values = examples.example_values(served)
-    if values is None or served.example is None:
+    values, row, specs = examples.example_values(served), served.example, served.info.client_inputs
+    if values is None or row is None:
         return {}
     one = {
-        _V2: {"1 row": examples.v2_example(served, values)},
+        _V2: {"1 row": v2_request(specs, row, values)},
         _V1: {"1 row": examples.v1_example(values)},
         _FRIENDLY: {"one row": examples.friendly_example(values)},
     }
-    if sum(array.size for array in served.example.arrays) <= _FEW and served.info.batching.max_queue > 1:
-        one[_V2]["2 rows"] = examples.v2_example(served, values, 2)
+    if sum(array.size for array in row.arrays) <= _FEW and served.info.batching.max_queue > 1:
+        one[_V2]["2 rows"] = v2_request(specs, row, values, 2)
         one[_V1]["2 rows"] = examples.v1_example(values, 2)
         one[_FRIENDLY]["a list of 2"] = examples.friendly_example(values, 2)
     return one

@@ -27,11 +27,6 @@ def dimensions(spec: TensorSpec) -> list[int]:
     return [-1 if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True)]
 
 
-def triton_type(datatype: str) -> str:
-    """Triton's name, in a model configuration, of a V2 datatype."""
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-
-
 def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
     """The body of a model's metadata."""
 
@@ -62,7 +57,8 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
     """
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
-        return {"name": spec.name, "data_type": triton_type(spec.datatype), "dims": dimensions(spec)}
+        kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
+        return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": dimensions(spec)}
 
     return {
         "name": info.name,
