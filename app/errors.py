@@ -89,6 +89,11 @@ class BadRequest(StarlingError):
     status, code = 400, "bad_request"
 
 
+def bad_field(field: str, what: str) -> BadRequest:
+    """The error for a wrong field of the request: what is wrong with it."""
+    return BadRequest(f"{field}: {what}", param=field)
+
+
 class BadText(BadRequest):
     """`name`: of the input. `row`: of the call, None if it has only one. `wrong`: "expected ..., got ..."."""
 

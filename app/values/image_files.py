@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from app.contract import Array
-from app.errors import BadRequest, StarlingError, TooLarge
+from app.errors import BadRequest, StarlingError, TooLarge, text_of
 
 #: Formats that Pillow reads without starting another program.
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
@@ -39,7 +39,7 @@ def opened_image(
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise TooLarge(f"{what}: expected at most {max_pixels} pixels, got more than can be opened safely") from None
     except Exception as error:  # Pillow's parsers raise many types of exceptions for broken files
-        first = (str(error) or type(error).__name__).splitlines()[0][:_LONGEST_REASON]
+        first = text_of(error).splitlines()[0][:_LONGEST_REASON]
         why = "no image header" if isinstance(error, UnidentifiedImageError) else first
         raise BadRequest(f"{what}: expected a readable {' or '.join(formats)} file: {why}") from None
 

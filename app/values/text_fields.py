@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from app.errors import BadRequest
+from app.errors import bad_field
 from app.values.tensors import shown
 
 
@@ -96,7 +96,7 @@ def is_neutral(name: str, value: Any) -> bool:
         return True
     if field.why:
         expected = " or ".join(shown(one) for one in field.neutral) or "nothing"
-        raise BadRequest(f"{name}: expected {expected}, got {shown(value)}: {field.why}", param=name)
+        raise bad_field(name, f"expected {expected}, got {shown(value)}: {field.why}")
     return not field.sets
 
 
@@ -106,7 +106,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str]) -> None:
     for name, value in given.items():
         if name not in names and not is_neutral(name, value):
             expected = ", ".join(sorted(names))
-            raise BadRequest(f"{name}: unknown field; expected one of {expected}, got {shown(value)}", param=name)
+            raise bad_field(name, f"unknown field; expected one of {expected}, got {shown(value)}")
 
 
 def _same(given: Any, value: Any) -> bool:

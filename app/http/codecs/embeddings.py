@@ -9,9 +9,10 @@ import numpy as np
 import orjson
 
 from app.contract import Answer, Array, Front, ModelInfo, Served
+from app.errors import bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.text_codec import TextCodec, bad_field, texts_or_one, tokens_of
+from app.http.codecs.text_codec import TextCodec, texts_or_one, tokens_of
 from app.values.tensors import shown, to_json
 
 _FORMATS = ("float", "base64")

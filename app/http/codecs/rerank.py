@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 
 from app.contract import Answer, Served
+from app.errors import bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.text_codec import TextCodec, bad_field, texts_of, tokens_of, unexpected
+from app.http.codecs.text_codec import TextCodec, texts_of, tokens_of, unexpected
 from app.values.tensors import shown, to_json
 
 _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]

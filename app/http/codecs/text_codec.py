@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from app.contract import Array, Catalog, Served
-from app.errors import BadRequest, BadText, StarlingError, TooLarge
+from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall
 from app.http.codecs.truncation import NAMES, cut_of
@@ -95,12 +95,7 @@ class TextCodec(Codec):
         return DecodedCall(len(arrays[0]), list(arrays), {}, parameters=cutting or None)
 
     def bad_text_error(self, error: BadText) -> StarlingError:
-        place = self.field_of(error.name, error.row)
-        return BadRequest(f"{place}: {error.wrong}", param=place)
-
-
-def bad_field(field: str, what: str) -> BadRequest:
-    return BadRequest(f"{field}: {what}", param=field)
+        return bad_field(self.field_of(error.name, error.row), error.wrong)
 
 
 def unexpected(field: str, expected: str, value: object) -> BadRequest:

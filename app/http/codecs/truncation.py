@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.contract import Front, TextCut
-from app.errors import BadRequest
+from app.errors import bad_field
 from app.http.codecs.base import DecodedCall
 from app.values.tensors import shown
 
@@ -34,16 +34,16 @@ def cut_of(given: Mapping[str, Any], front: Front | None) -> TextCut | None:
         if (side := given.get(name)) is not None:
             left = _SIDES.get(side.lower()) if isinstance(side, str) else None
             if left is None:
-                raise _bad(name, f"expected left or right, got {shown(side)}")
+                raise bad_field(name, f"expected left or right, got {shown(side)}")
     found = [_cut(name, value) for name in NAMES if (value := given.get(name)) is not None]
     cuts = [cut for cut in found if cut is not None]
     if not cuts:
         return None
     if len(cuts) > 1:
-        raise _bad(cuts[0].name, f"expected nothing beside {cuts[1].name}")
+        raise bad_field(cuts[0].name, f"expected nothing beside {cuts[1].name}")
     (cut,) = cuts
     if front is None or not front.reader.cuts or (cut.last and len(front.reader.sent) < 2):
-        raise _bad(cut.name, "not accepted: this model reads texts whole")
+        raise bad_field(cut.name, "not accepted: this model reads texts whole")
     return TextCut(cut.most, cut.left if left is None else left, cut.last, cut.name)
 
 
@@ -52,15 +52,11 @@ def _cut(name: str, value: Any) -> TextCut | None:
         return None
     if name in ("truncate", "truncation") and (type(value) is bool or isinstance(value, str)):
         if isinstance(value, str) and value.upper() not in _CUTS:
-            raise _bad(name, f"expected true, false, NONE, START, END or a number of tokens, got {shown(value)}")
+            raise bad_field(name, f"expected true, false, NONE, START, END or a number of tokens, got {shown(value)}")
         cut = _CUTS[value.upper()] if isinstance(value, str) else TextCut() if value else None
         return None if cut is None else TextCut(None, cut.left, name=name)
     if name == "truncate_prompt_tokens" and value == -1 and type(value) is int:
         return TextCut(name=name)
     if type(value) is not int or value < 1:
-        raise _bad(name, f"expected a number of at least 1, got {shown(value)}")
+        raise bad_field(name, f"expected a number of at least 1, got {shown(value)}")
     return TextCut(value, last=name == "max_tokens_per_doc", name=name)
-
-
-def _bad(name: str, what: str) -> BadRequest:
-    return BadRequest(f"{name}: {what}", param=name)

@@ -20,7 +20,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from app.contract import MAX_PIXELS, Array
-from app.errors import BadRequest
+from app.errors import BadRequest, text_of
 from app.values.image_files import opened_image
 
 Kind = Literal["json", "npy", "other", "unknown"]
@@ -32,7 +32,7 @@ _UNSPECIFIC = frozenset(
 )
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
 _MAX_PARTS = 64  # of one upload: parsing many small parts would take seconds
-_LONGEST_NAME = 60  # characters of a part's name in a message
+_LONGEST_NAME, _LONGEST_REASON = 60, 200  # characters of a part's name, and of numpy's reason, in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def read_npy(data: bytes, field: str) -> Array:
     except BadRequest:
         raise
     except Exception as exc:  # numpy evaluates the header as Python, so a hostile one may raise anything
-        raise BadRequest(f"{field}: not a valid .npy file: {_first_line(exc)}") from None
+        raise BadRequest(f"{field}: not a valid .npy file: {text_of(exc).splitlines()[0][:_LONGEST_REASON]}") from None
     if dtype.hasobject or dtype.kind not in "biufSU" or not dtype.itemsize:
         raise BadRequest(f"{field}: expected an .npy array of numbers, booleans or strings, got dtype {dtype}")
     offset = stream.tell()
@@ -185,7 +185,3 @@ def check_pixels(upload: Upload) -> None:
     except BadRequest:
         if upload.media.startswith("image/"):
             raise
-
-
-def _first_line(exc: Exception) -> str:
-    return (str(exc) or type(exc).__name__).splitlines()[0][:200]
