@@ -63,8 +63,7 @@ class HttpApp:
         path = strip_prefix(resources.root_path, scope["path"])
         preflight = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
         error = None if preflight is not None or path in PROBES else self._refused(path, headers)
-        route = None if preflight is not None or error is not None else find_route(path, scope["query_string"])
-        if route is not None:
+        if preflight is None and error is None and (route := find_route(path, scope["query_string"])) is not None:
             await self._infer(route, headers, scope, receive, send)
             return
         answer = partial(self._answer, path, preflight, error)
