@@ -24,6 +24,7 @@ from app.http.prefix import strip_prefix
 
 #: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
@@ -41,7 +42,7 @@ def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers,
         message = message[:_LONGEST_MESSAGE] + "..."
     told = _in_openai_form(error, message) if openai else message
     # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
-    body = json.dumps({"error": told}, ensure_ascii=False).encode("utf-8", "replace")
+    body = _JSON.encode({"error": told}).encode("utf-8", "replace")
     if isinstance(error, DeadlineUnreachable):  # the one 429 where a retry does not help
         extra.append((b"x-error-code", error.code.encode()))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
