@@ -16,7 +16,7 @@ from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile, guess
-from app.engine.profiling.tables import Solver, solved
+from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
 from app.engine.profiling.work_queue import WorkQueue
 from app.models.checks.trial import Unfit, check_independence, nan_warning
@@ -34,8 +34,8 @@ log = logging.getLogger("starling.engine")
 class Profiling:
     """Owned by the engine. `measuring` runs batches between the engine's.
 
-    `budget_s`: the time that measuring a model may take after `begin`; 0 measures nothing. `cache`: where profiles and
-    tables are kept, None: nowhere.
+    `budget_s`: the time that measuring a model may take after `begin`; 0 measures nothing. `cache`: where profiles are
+    kept, None: nowhere.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class Profiling:
         self._on_pairs: Callable[[PairSlowdowns], None]
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._pairs: PairSlowdowns = {}
-        self._solver = Solver()
         self._to_measure = WorkQueue("measuring its profile has failed")
         self._to_solve = WorkQueue("its tables are not solved, batches are formed as by no_wait")
         self._to_solve.begun.set()
@@ -180,7 +179,6 @@ class Profiling:
     async def close(self) -> None:
         await self._to_measure.forget()
         await self._to_solve.forget()
-        await self._solver.close()
 
     def review(self, model: ProfiledModel) -> None:
         """Solve the model's tables again if live batches have moved its curves by more than their errors.
@@ -236,8 +234,7 @@ class Profiling:
 
     async def _solve(self, model: ProfiledModel, corrected: Profile | None) -> None:
         profile = model.profile
-        folder = self._cache.folder if self._cache else None
-        tables = await solved(model, corrected, self.device.spec, folder, self._solver)
+        tables = await solved(model, corrected, self.device.spec)
         if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
             self._on_tables(model, tables)
 

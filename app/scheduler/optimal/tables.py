@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import hypot
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from app.scheduler.data import built
 from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.smooth import Estimate, drawn
@@ -84,34 +83,6 @@ class ControlTables:
     def likely_best(self, level: int, waiting: int) -> int:
         """Rows to run by `likely`, 0 if it has none."""
         return self.likely[level][waiting] if self.likely and waiting < len(self.likely[level]) else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ControlTables:
-        """The inverse of `to_dict`, also for data read from JSON.
-
-        Raises KeyError, TypeError or ValueError for anything else.
-        """
-        found: ControlTables = built(cls, data)
-        if found.beside is not None:
-            columns = len(found.beside.sizes) * found.beside.phases
-            if {len(level) for level in found.others} != {columns}:
-                raise ValueError("others: expected a table for each column beside")
-        if any(
-            not min(waiting, 1) <= rows <= waiting
-            for table in (*found.tables, *found.likely)
-            for waiting, rows in enumerate(table)
-        ):
-            raise ValueError("tables: expected 1 to as many rows as wait")
-        others = (table for level in found.others for table in level)
-        if any(not 0 <= rows <= waiting for table in others for waiting, rows in enumerate(table)):
-            raise ValueError("others: expected 0 to as many rows as wait")
-        whole = len(found.tables) == len(found.loads) > 0 and len(found.likely) in (0, len(found.loads))
-        if not 0 < found.tail <= len(found.sizes) or not whole:
-            raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
-        return found
 
 
 def solve(

@@ -31,11 +31,6 @@ class TimeLeft:
         phase = min(self.phases, max(1, round(left_ns * self.phases / self.times[index])))
         return index * self.phases + phase
 
-    def __post_init__(self) -> None:
-        """Raises ValueError, or TypeError for values that are no numbers: it may come from a file."""
-        if not len(self.sizes) == len(self.times) > 0 or min(self.times) <= 0 or self.phases < 1:
-            raise ValueError("beside: expected sizes, their times above 0, and phases")
-
 
 def kept_sizes(largest: int, ratio: int = 4) -> tuple[int, ...]:
     """Sizes that get columns: the largest batch, and repeatedly a `ratio`-th of it. Others are rounded up to these."""

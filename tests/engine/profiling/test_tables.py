@@ -1,14 +1,11 @@
-"""Control tables: when they are solved again, where they are kept."""
+"""Control tables: where they are solved, and when again."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 from dataclasses import replace
-from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from fakes import virtual
@@ -16,7 +13,7 @@ from fakes import virtual
 from app.engine.executor import Executor
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
-from app.engine.profiling.tables import Solver, solved
+from app.engine.profiling.tables import solve_aside, solved
 from app.errors import ConfigError
 from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.profile import Profile, linear
@@ -26,7 +23,7 @@ from app.scheduler.types import DeviceSpec, WorkerSpec
 
 from ..rig import assert_answer, device, make_model, serving
 
-# Control tables: solved for the policy that uses them, kept beside the profiles, replaced with the profile.
+# Control tables: solved for the policy that uses them, replaced with the profile.
 
 
 S = 1_000_000_000
@@ -74,30 +71,33 @@ async def test_what_a_warm_up_knows_is_not_enough_for_tables_but_what_live_batch
         assert (level_of(rig) is None) == (workers > 1)
 
 
-async def test_a_process_of_its_own_solves_the_same_and_ends_when_it_is_closed() -> None:
+async def test_a_process_of_its_own_solves_the_same() -> None:
     curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
-    solver, here = Solver(), control.solve(curve, loads=(0.5, 0.9))
-    for _ in range(2):
-        aside = await solver.solve(curve, loads=(0.5, 0.9))
-        assert aside.mean_ns == pytest.approx(here.mean_ns)  # the last places depend on where numpy's arrays lie
-        assert replace(aside, mean_ns=here.mean_ns) == here
+    aside, here = await solve_aside(curve, loads=(0.5, 0.9)), control.solve(curve, loads=(0.5, 0.9))
+    assert aside.mean_ns == pytest.approx(here.mean_ns)  # the last places depend on where numpy's arrays lie
+    assert replace(aside, mean_ns=here.mean_ns) == here
     with pytest.raises(ValueError, match="profile: expected batch times"):
-        await solver.solve(Profile())
-    process = solver._process
-    await solver.close()
-    assert process is not None
-    assert process.returncode is not None
+        await solve_aside(Profile())
 
 
-async def test_a_process_of_its_own_forgets_a_solution_that_nobody_awaits() -> None:
-    solver = Solver()
-    first = asyncio.ensure_future(solver.solve(linear(7, 0.6, 32)))
-    await asyncio.sleep(0)
+async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def created(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        processes.append(await create(*args, **options))
+        begun.set()
+        return processes[0]
+
+    begun = asyncio.Event()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", created)
+    first = asyncio.ensure_future(solve_aside(linear(7, 0.6, 32)))
+    await begun.wait()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert (await solver.solve(linear(4, 1, 2), loads=(0.5,))).loads == (0.5,)
-    await solver.close()
+    (process,) = processes
+    assert process.returncode is not None
 
 
 @virtual
@@ -123,33 +123,11 @@ async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
             await rig.engine.start(make_model(name="e", policy="ebird"))
 
 
-class TestKept:
-    async def of(self, profile: Profile, folder: Path) -> ControlTables:
-        model = ProfiledModel(cast(Executor, None), profile, Origin.CACHE)
-        return await solved(model, None, DeviceSpec((WorkerSpec(4),)), folder, Solver())
-
-    async def test_found_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = await self.of(PROFILE, tmp_path / "new")
-        (kept,) = (tmp_path / "new").iterdir()
-        monkeypatch.setattr(tables_module.Solver, "solve", None)  # it would fail if it were asked
-        assert await self.of(PROFILE, tmp_path / "new") == first
-        assert json.loads(kept.read_text())["workers"] == 1
-
-    async def test_those_of_stages_have_values_and_a_file_of_their_own(self, tmp_path: Path) -> None:
-        plain = await self.of(PROFILE, tmp_path)
-        staged = replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2)
-        found = await self.of(staged, tmp_path)
-        assert not plain.values
-        assert len(found.values) == len(found.loads)
-        assert found == control.solve(PROFILE, values=True, handovers=2)
-        assert len(os.listdir(tmp_path)) == 2
-
-    @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"loads": 3}'])
-    async def test_a_spoilt_file_is_solved_anew(self, tmp_path: Path, text: str) -> None:
-        first = await self.of(PROFILE, tmp_path)
-        (kept,) = os.listdir(tmp_path)
-        (tmp_path / kept).write_text(text)
-        assert await self.of(PROFILE, tmp_path) == first
+async def test_those_of_stages_have_values() -> None:
+    model = ProfiledModel(cast(Executor, None), replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2), Origin.CACHE)
+    found = await solved(model, None, DeviceSpec((WorkerSpec(4),)))
+    assert len(found.values) == len(found.loads)
+    assert found == control.solve(PROFILE, values=True, handovers=2)
 
 
 # Tables are solved again when the curve has moved by more than its error, and ever more seldom.
@@ -159,11 +137,11 @@ class TestKept:
 async def test_however_the_curve_moves_solutions_are_a_minute_apart_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Profile] = []
 
-    async def solve(self: Solver, profile: Profile, **options: object) -> ControlTables:
+    async def solve(profile: Profile, **options: object) -> ControlTables:
         asked.append(profile)
         return control.solve(profile, loads=(0.5,))
 
-    monkeypatch.setattr(tables_module.Solver, "solve", solve)
+    monkeypatch.setattr(tables_module, "solve_aside", solve)
     async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
         (curve,) = rig.served.profiled.curves
         for second in range(600):

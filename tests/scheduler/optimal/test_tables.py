@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
 from tiers import full
 
+from app.scheduler.data import built
 from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
@@ -71,34 +72,12 @@ def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first(
     assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
 
 
-def test_tables_survive_json() -> None:
+def test_tables_survive_the_json_of_a_record() -> None:
     tables = solved("jagged")
-    assert ControlTables.from_dict(json.loads(json.dumps(tables.to_dict()))) == tables
-    assert ControlTables.from_dict(tables.to_dict()) == tables
     valued = solve(Profile(CURVES[next(iter(CURVES))][:4]), loads=(0.3, 0.5), values=True)
     assert len(valued.values) == len(valued.inside) == 2
-    assert ControlTables.from_dict(json.loads(json.dumps(valued.to_dict()))) == valued
-    kept = {key: value for key, value in tables.to_dict().items() if key not in ("inside", "values")}
-    assert ControlTables.from_dict(kept) == tables  # from before there were stages
-
-
-def test_what_is_no_table_is_refused() -> None:
-    data = hand_made(0.5).to_dict()
-    with pytest.raises(TypeError, match="peak"):
-        ControlTables.from_dict({key: value for key, value in data.items() if key != "peak"})
-    with pytest.raises(TypeError):
-        ControlTables.from_dict({**data, "loads": None})
-    for change in (
-        {"tables": [[0, 9, 9]]},
-        {"tables": [[0, -1]]},
-        {"tables": [[0, 0]]},
-        {"tail": 0},
-        {"tail": 10_000},
-        {"tables": []},
-        {"likely": [[0, 9]]},
-    ):
-        with pytest.raises(ValueError, match="expected"):
-            ControlTables.from_dict({**data, **change})
+    for one in (tables, valued, hand_made(0.5)):
+        assert built(ControlTables, json.loads(json.dumps(asdict(one)))) == one
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -148,13 +127,9 @@ class TestWorkers:
         assert tables.peak == pytest.approx(peak(self.TIMES[0]))
         assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
 
-    def test_round_trip(self) -> None:
+    def test_they_survive_the_json_of_a_record(self) -> None:
         tables = solve(self.PROFILE, workers=2, loads=(0.5,))
-        data = json.loads(json.dumps(tables.to_dict()))
-        assert ControlTables.from_dict(data) == tables
-        for change in ({"others": []}, {"beside": {"sizes": [2], "times": [0], "phases": 1}}, {"beside": {}}):
-            with pytest.raises((KeyError, TypeError, ValueError)):
-                ControlTables.from_dict({**data, **change})
+        assert built(ControlTables, json.loads(json.dumps(asdict(tables)))) == tables
 
 
 @pytest.mark.parametrize(
