@@ -231,15 +231,9 @@ class TimedStages(TimedExecutor, StagedExecutor):
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
 
-    def timed_whole(self, ran: Ran, size: int) -> Ran:
-        times = (self.batch_ns(size),) * len(self.model.stages)
-        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
-
     def whole(self, slots: Slots, size: int) -> Ran:
-        return self.timed_whole(super().whole(slots, size), size)
-
-    def trial(self, slots: Slots, size: int) -> Ran:
-        return self.timed_whole(super().trial(slots, size), size)
+        ran, times = super().whole(slots, size), (self.batch_ns(size),) * len(self.model.stages)
+        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
 
 
 def affine(size: int) -> int:

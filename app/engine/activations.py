@@ -1,7 +1,7 @@
 """The tensors of rows between two stages of a model: for each row, the batch that returned them and its position there.
 
-Nothing is copied when a batch ends. A unit whose rows are neighbours in one batch reads a view of it; other rows are
-gathered. The memory of a batch is freed when its last row has continued, ended or been released.
+A unit whose rows are neighbours in one batch reads a view of it; other rows are gathered. The memory of a batch is freed
+when its last row has continued, ended or been released.
 
 For rows of different lengths, the second axis of a tensor is cut or padded with 0 if it has always been as long as a
 variable axis of its batch (`SecondAxes`).
