@@ -1,6 +1,6 @@
 """The tensors of rows between two stages of a model: for each row, the batch that returned them and its position there.
 
-A unit whose rows are neighbours in one batch reads a view of it; other rows are gathered. The memory of a batch is freed
+A unit whose rows are neighbours in one batch reads a view of it; other rows are gathered. A batch's memory is freed
 when its last row has continued, ended or been released.
 
 For rows of different lengths, the second axis of a tensor is cut or padded with 0 if it has always been as long as a
