@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from app.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("starling.engine")
 
+_WINDOW_S = 1.0  # of the rate monitor
 _WORKER_END_S = 2.0  # all calls have been answered by then, so the result of a busy worker is not needed
 _HANG_FACTOR = 20  # times its prediction: on a busy machine a batch is a few times slower, but a hung one never ends
 #: The most models that warm up at once, so that a slow one does not delay the others. One on a device that captures
@@ -40,10 +40,10 @@ _UNSURE = 0.05  # error of batch times above which the log says that they are no
 class Engine:
     """Use as `async with Engine(...)`.
 
-    `profiling` measures models, solves their tables, and has the device. `clock` returns monotonic nanoseconds.
-    `window_s`: the rate monitor's window; `on_tick`, which must not raise, is called at its end. `hang_floor_s`: see
-    `stuck`. `on_lost` is called with the reason when the device is lost. `look`, which must not raise, is called when
-    a few batches have ended, but at most every 50 ms: it looks at the memory.
+    `profiling` measures models, solves their tables, and has the device and the clock. `hang_floor_s`: see `stuck`.
+    `on_lost` is called with the reason when the device is lost. `on_tick`, which must not raise, is called at the end
+    of each window of the rate monitor. `look`, which must not raise, is called when a few batches have ended, but at
+    most every 50 ms: it looks at the memory.
     """
 
     def __init__(
@@ -51,8 +51,6 @@ class Engine:
         profiling: Profiling,
         scheduler: Scheduler,
         *,
-        clock: Callable[[], int] = time.monotonic_ns,
-        window_s: float = 1.0,
         hang_floor_s: float = 3.0,
         memory: Memory | None = None,
         on_lost: Callable[[str], None] | None = None,
@@ -62,14 +60,13 @@ class Engine:
         self.device: Device = profiling.device
         self.profiling = profiling
         self.scheduler = scheduler
-        self.clock = clock
+        self.clock = profiling.measuring.clock
         self._memory = memory or Memory()
         self.driver = Driver(
-            self.device, scheduler, clock,
+            self.device, scheduler, self.clock,
             measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, look=look,
         )  # fmt: skip
         self._models = self.driver.models
-        self._window_s = window_s
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._on_tick = on_tick
         self._programs = itertools.count()
@@ -218,12 +215,12 @@ class Engine:
         while not self._closed.is_set():
             began = self.clock()
             try:
-                async with asyncio.timeout(self._window_s):
+                async with asyncio.timeout(_WINDOW_S):
                     await self._closed.wait()
             except TimeoutError:
                 now = self.clock()
                 # Not by the loop's own clock, which changes only once a turn.
-                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)
+                self._lag_s = max(0.0, (now - began) / 1e9 - _WINDOW_S)
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
                 self.driver.check_if_idle()

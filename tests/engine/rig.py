@@ -220,7 +220,7 @@ async def serving(
     scheduler = scheduler or Scheduler(device.spec)
     clock = VirtualClock(loop, rate)
     profiling = Profiling(device, profiles, profile_budget_s, clock)
-    async with Engine(profiling, scheduler, clock=clock, **options) as engine:
+    async with Engine(profiling, scheduler, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):
             rig.models.append(await started(engine, model))
