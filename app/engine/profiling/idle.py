@@ -3,25 +3,20 @@
 The workers that serve measure, between calls: after an idle time of several times that of the batch, so that a call
 that comes waits for one batch at most. Measured batches are pushed as live ones are, on slots of their own. The
 scheduler gets the profile once, at the end (`reprofile`).
-
-A model that raised on made-up rows is measured with the first rows that it ran without a fault, after the row check has
-compared their answers; a finding is then only a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from app.contract import Array, SampleRow
 from app.engine.device import Device
 from app.engine.executor import TRIED_TOKENS
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc, workers_for
 from app.engine.profiling.sampler import (
     LEAST,
     Sampler,
@@ -31,13 +26,9 @@ from app.engine.profiling.sampler import (
     points,
     size_sets,
 )  # fmt: skip
-from app.engine.profiling.warmup import lay_out, write_rows
-from app.models.checks.row_check import batches_of, compared
-from app.models.checks.samples import longest, most_length, row_check_rows
-from app.models.checks.trial import finding_warning, tolerance_of
-from app.scheduler.estimates.evidence import WARM_UP, Evidence, Point, UnitTime
-
-log = logging.getLogger("starling.engine")
+from app.engine.profiling.warmup import lay_out
+from app.models.checks.samples import longest, most_length
+from app.scheduler.estimates.evidence import Point
 
 _QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps between its calls
 #: Times a batch's own time without a call, before it is measured: so a call is unlikely to coincide, and measuring
@@ -54,7 +45,7 @@ class GoneError(Exception):
 class IdleMeasurement:
     """The measurement of one model that serves and has rows. All batches together may take `budget_ns`.
 
-    Used on the event loop. Both methods raise GoneError.
+    Used on the event loop.
     """
 
     def __init__(self, model: ProfiledModel, device: Device, measuring: Measuring, budget_ns: int) -> None:
@@ -66,32 +57,13 @@ class IdleMeasurement:
         #: The rows' own length; 0 if lengths are fixed.
         self._own = max((max(1, length) for length in self._lengths.values()), default=0)
 
-    async def check(self) -> None:
-        """The row check of a model that serves; logs a finding."""
-        placed = self._model.executor.model
-        if placed.checks.row_check == "off":
-            return
-        rows = row_check_rows(placed.info, self._model.rows)
-        batches = batches_of(placed.info, rows)
-        try:
-            outputs = [(await self._run_rows(batch.of(rows), batch.size))[1] for batch in batches]
-        except RuntimeError as exc:
-            log.warning("model %s: its first rows cannot be run again: %s", self._model.name, exc)
-            return
-        # on a thread, because outputs may be large
-        finding = await asyncio.to_thread(compared, placed.info, rows, batches, outputs, tolerance_of(placed))
-        if finding is not None:
-            log.warning("model %s: %s", self._model.name, finding_warning(finding))
-
     async def measure(self) -> None:
         """Time the sampler's points until they are settled or the budget is spent; then set the model's profile.
 
         A length at which a batch fails is skipped, unless it is the rows' own. Raises RuntimeError when the model
-        fails otherwise.
+        fails otherwise, and GoneError.
         """
         model = self._model
-        if model.origin is Origin.GUESS:
-            await self._replace_guess()
         lengths = self._lengths_to_time()
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
         sampler = Sampler(model.profile, sizes)
@@ -139,34 +111,7 @@ class IdleMeasurement:
             sampler.add(point, timed)
         return spent
 
-    async def _replace_guess(self) -> None:
-        """The first times of a model that warm-up could not run, from batches of 1, 2 and the most copies of a row.
-
-        Sizes that would take too long are not run: their times are extrapolated from the largest that ran.
-        """
-        model, most = self._model, self._model.profile.max_batch
-        evidence = Evidence(model.profile)
-        for size in sorted({1, min(2, most), most}):
-            point = Point(1, size)
-            ns = evidence.expected(point)
-            if self._fits(ns):
-                ns = (await self._run_rows(model.rows[:1], size))[0].ns
-            evidence.add(point, UnitTime(ns), WARM_UP)
-        model.profile = first_profile(model.executor, evidence.profile(), self._lengths)
-        model.origin = Origin.WARM_UP
-
-    async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[UnitTime, list[Array]]:
-        """Run rows as a batch of `size`. Returns its time and the outputs."""
-        model, slots = self._model, self._model.spare[:size]
-        batch = [*rows, *[rows[-1]] * (size - len(rows))]
-        await asyncio.to_thread(write_rows, model.executor.pool, slots, batch)
-        self._device.arrive(model.executor, slots)
-        (one,) = await self._run([(workers_for(self._device.spec, size)[0], slots)])
-        timed = one.timed
-        assert one.completion.ran is not None
-        return timed, one.completion.ran.outputs
-
-    async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int = 0) -> list[MeasuredBatch]:
+    async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int) -> list[MeasuredBatch]:
         """Run batches at once when there is no call, and count them as profiled batches."""
         model = self._model
         await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected_ns))

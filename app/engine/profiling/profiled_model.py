@@ -10,9 +10,9 @@ from typing import Any
 
 from app.contract import SampleRow
 from app.engine.executor import Executor
-from app.engine.pool import Pool, Slots
+from app.engine.pool import Slots
 from app.engine.profiling.cache import ProfileKey
-from app.models.checks.samples import ROWS, content_of, most_length
+from app.models.checks.samples import most_length
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.lengths import by_tokens
@@ -24,7 +24,6 @@ from app.scheduler.types import DeviceSpec
 # Live batches move these to what batches take.
 _GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
 _GUESS_ERROR = 1.0  # of each size: the first batches of calls say what it takes
-_LOOKED_AT = 64  # rows: repeated requests of one client must not cost a copy each for ever
 
 
 class Origin(StrEnum):
@@ -43,9 +42,8 @@ class ProfiledModel:
     `key`: where its profile is cached, None: nowhere. `rows`: to measure with; none if it raised on made-up rows.
     `pairs`: measurements beside other models; `slowdowns`: by model, the fraction by which batches beside that one are
     slower. `spare`: slots for measuring, equally many for each worker. `unfit`: the error if it raised on all made-up
-    rows. `on_rows` is called with the slots of rows that ran without a fault. `advised`: the log has said that its
-    best-effort calls need stages. `curves`: of each stage, of the scheduler, which learns from live batches. `due`:
-    when its tables are solved again.
+    rows. `advised`: the log has said that its best-effort calls need stages. `curves`: of each stage, of the scheduler,
+    which learns from live batches. `due`: when its tables are solved again.
     """
 
     executor: Executor
@@ -114,31 +112,6 @@ class ProfiledModel:
             "best_batch": profile.best,
             "best_rows_per_s": profile.peak,
         }
-
-
-class FirstRows:
-    """Copies of the first different rows that ran without a fault, at most ROWS of them.
-
-    A model that raised on made-up rows is measured with these.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[SampleRow] = []
-        self._seen: set[tuple[Any, ...]] = set()
-        self._looked_at = 0
-
-    def add(self, pool: Pool, slots: Iterable[int]) -> bool:
-        """Copy new rows from their slots. Returns True when no more are needed, or enough were compared."""
-        for slot in slots:
-            row = pool.row(slot)
-            content = content_of(row)
-            self._looked_at += 1
-            if content not in self._seen:
-                self._seen.add(content)
-                self.rows.append(row)
-            if len(self.rows) == ROWS or self._looked_at == _LOOKED_AT:
-                return True
-        return False
 
 
 def added(times: Iterable[Sequence[int]]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
-from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile, guess
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, guess
 from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
 from app.engine.profiling.work_queue import WorkQueue
@@ -93,10 +93,7 @@ class Profiling:
         model.key = key_of(executor.model, self.device)
         model.pairs = self._cache.load_pairs(model.key)
         kept = self._cache.load(model.key, model.profile.max_batch)
-        guessed = model.origin is Origin.GUESS  # its steps have not been counted
-        if kept is not None and (
-            len(kept.stages) == len(model.profile.stages) or (guessed and len(kept.parts) == len(model.profile.parts))
-        ):  # files may be edited
+        if kept is not None and len(kept.stages) == len(model.profile.stages):  # files may be edited
             model.profile, model.origin = kept, Origin.CACHE
         return model
 
@@ -136,16 +133,8 @@ class Profiling:
         if not spare_rows:
             return
         model.spare = model.executor.pool.set_apart(spare_rows)
-        if not model.rows:
-            model.on_rows = partial(self._rows_ran, model, FirstRows())
-        elif not model.has_times(self.device.spec):
+        if model.rows and not model.has_times(self.device.spec):
             self._to_measure.want(model, partial(self._measure, model))
-
-    def _rows_ran(self, model: ProfiledModel, first: FirstRows, slots: Sequence[int]) -> None:
-        if first.add(model.executor.pool, slots):
-            model.on_rows = None
-            model.rows = tuple(first.rows)
-            self._to_measure.want(model, partial(self._measure, model, checks=True))
 
     def begin(self) -> None:
         """All models have been loaded: start measuring. A load would disturb measurements."""
@@ -167,7 +156,6 @@ class Profiling:
         """The model is being unloaded. Returns when no measured unit runs."""
         self._models.pop(model.program, None)
         self._update_pairs()
-        model.on_rows = None  # its last calls must not start a measurement
         await self._to_solve.forget(model)
         await self._to_measure.forget(model)
         await self.measuring.unmeasured()
@@ -188,19 +176,15 @@ class Profiling:
         if model not in self._to_solve and self._solves(model) and model.due.again(model.curves, self._clock()):
             self._want_tables(model, model.learned())
 
-    async def _measure(self, model: ProfiledModel, *, checks: bool = False) -> None:
-        """Measure the model and give the scheduler its profile. `checks`: run the row check first."""
+    async def _measure(self, model: ProfiledModel) -> None:
+        """Measure the model and give the scheduler its profile."""
         before, guess = replace(model.stats.profiled), model.profile
         log.info(
             "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
             model.name, self._budget_ns / 1e9,
         )  # fmt: skip
-        idle = IdleMeasurement(model, self.device, self.measuring, self._budget_ns)
         try:
-            if checks:
-                await idle.check()
-            if not model.has_times(self.device.spec):
-                await idle.measure()
+            await IdleMeasurement(model, self.device, self.measuring, self._budget_ns).measure()
         except GoneError:
             return
         except RuntimeError as exc:

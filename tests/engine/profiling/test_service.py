@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import MS, Fate, virtual
+from fakes import MS, virtual
 
 from app.contract import SampleRow
 from app.engine.profiling.work_queue import WorkQueue
 from app.errors import ConfigError
-from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, make_model, serving, started, tensor
-from .test_idle import measured, measuring, origins, settled
+from .test_idle import measured, measuring, origins
 
 # Invariant: no model serves whose rows depend on their batch, unless told so; one that raises on made-up rows does.
 
@@ -74,20 +73,12 @@ async def test_samples_are_what_is_measured_with():
 
 
 class Picky:
-    """y = 2 x + 1, but only for values from 10 on. `across`: and what it answers depends on its batch."""
-
-    def __init__(self, across: bool = False) -> None:
-        self.across = across
+    """y = 2 x + 1, but only for values from 10 on."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if (x < 10).any():
             raise ValueError("too small")
-        return x * 2 + 1 + (x.sum() - x[0].sum() if self.across else 0)
-
-
-def picky(across: bool = False):
-    """A server that measures it, with the first rows that come."""
-    return measuring(make_model(Picky(across), row_check="refuse"))
+        return x * 2 + 1
 
 
 async def ask_each(rig: Rig, *values: float) -> None:
@@ -112,40 +103,15 @@ async def test_it_serves_and_is_untried_until_it_has_answered_a_call():
 
 
 @virtual
-async def test_it_is_measured_and_checked_with_the_first_rows_that_ran_and_differ(caplog: pytest.LogCaptureFixture):
-    async with picky() as rig:
-        for value in (1, 2, 3, 4):
-            with pytest.raises(Exception, match="too small"):
-                await rig.ask(value)
-        await ask_each(rig, 10, 11, 10, 10, 12)
+async def test_it_is_measured_by_its_calls_alone() -> None:
+    """Rows of clients are neither kept nor run again."""
+    async with measuring(make_model(Picky(), row_check="refuse")) as rig:
+        await ask_each(rig, 10, 11, 12, 13)
         await rig.loop.passes(1000 * MS)
-        assert (origins(rig), measured(rig)) == (["guess"], [])  # four that differ are waited for
-        await ask_each(rig, 13)
-        await settled(rig)
-        assert origins(rig) == ["measured"]
-        assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 1.4
-        assert warnings_of(caplog) == []
-        assert rig.served.profiled.on_rows is None
-        assert {row.arrays[0][0] for row in rig.served.profiled.rows} == {10, 11, 12, 13}
-        assert rig.served.example is None  # rows of callers are shown to nobody
-        await ask_each(rig, 14)
+        assert (origins(rig), measured(rig)) == (["guess"], [])
+        assert rig.served.example is None
+        assert rig.served.profiled.learned().batch_ns[0] == pytest.approx(1.1 * MS, rel=0.2)
         rig.assert_settled()
-
-
-@pytest.mark.parametrize("across", [False, True])
-@virtual
-async def test_what_the_first_rows_show_is_a_warning(across: bool, caplog: pytest.LogCaptureFixture):
-    """That they depend on their batch, or cannot be run again."""
-    async with picky(across) as rig:
-        await ask_each(rig, 10, 11, 12)
-        if not across:
-            rig.device.fate = lambda pushed: Fate(fault=Fault.MODEL if pushed.job.unit_id < 0 else None)
-        await ask_each(rig, 13)
-        await settled(rig)
-        what = "a row's answer depends on the other rows of its batch: output" if across else "its first rows cannot be"
-        assert warnings_of(caplog)[0].startswith(f"model m: {what}")
-        assert origins(rig) == ["measured" if across else "guess"]
-        await ask_each(rig, 14)
 
 
 # Invariant: what works on models one after the other keeps no model that has gone, and stops for none of them.
