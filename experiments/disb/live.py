@@ -103,9 +103,9 @@ class Scene:
     def profile_pairs(self) -> None:
         """Measure what each model is slowed by beside each other one, where the servers look for it."""
         for name in PLACES.values():
-            command.starling(
-                "profile", name, "--models", str(self.folder / "models"), "--beside", "all", "--threads", "1",
-                "--budget-s", str(self.chosen.pair_s), "--json", profile_dir=self.folder / "profiles",
+            command.profile(
+                self.folder / "profiles", name, "--models", str(self.folder / "models"), "--beside", "all",
+                "--threads", "1", "--budget-s", str(self.chosen.pair_s),
             )  # fmt: skip
             self._say(f"{name} is measured beside each model")
 

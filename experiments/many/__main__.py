@@ -11,11 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+
+from experiments.common.sections import in_sections
 from experiments.many import models, workers
 from experiments.many.models import above, gain, gained, mean, risen, rises, worst_error
 from experiments.many.workers import above as above_optimum
 from experiments.many.workers import worst
-from loadtest.common.experiment import Data, Say, in_sections
+from loadtest.common.experiment import Data, Say
 from loadtest.common.page import Page, missed_list
 
 #: What is imported for the text of the page alone.
@@ -48,6 +51,8 @@ def missed_of(data: Data, name: str) -> str:
 
 
 _PLOTTED = (("mlp", 1.0), ("resnet18", 1.0), ("7 + 0.6 b", 1.3))  # devices of two workers
+#: Colour and dash of a policy.
+_LOOKS = {"no_wait": ("C2", "-"), "window": ("C0", "-"), "adaptive": ("k", "-")}
 _COLOURS = {"index": "k", "optimum": "C7"}
 _FLOOR = 0.0005  # of a distance to the optimum, on a logarithmic axis
 
@@ -56,13 +61,12 @@ def draw(data: Data, folder: Path) -> None:
     """Above: two workers against the optimum by load. Below: the mean over two models."""
     from matplotlib.axes import Axes
 
-    from loadtest.common.plots import LOOKS, grouped_bars, plain_numbers, saved_grid
+    from loadtest.common.plots import plain_numbers, saved_grid
 
     def distances(axes: Axes, device: str, factor: float) -> None:
         cells = [one for one in data["workers"]["cells"] if (one["device"], one["factor"]) == (device, factor)]
-        for policy in ("no_wait", "window", "adaptive"):
+        for policy, (colour, dash) in _LOOKS.items():
             distances = [100 * max(_FLOOR, fmean(above_optimum(cell, policy))) for cell in cells]
-            colour, dash = LOOKS[policy]
             axes.plot([cell["load"] for cell in cells], distances, f"o{dash}", color=colour, label=policy)
         axes.axhline(100 * TWO, color="grey", linestyle="--", linewidth=1)
         axes.set_yscale("log")
@@ -71,7 +75,12 @@ def draw(data: Data, folder: Path) -> None:
         axes.set_xlabel("load, share of what both serve")
 
     def bars(axes: Axes, title: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]) -> None:
-        grouped_bars(axes, groups, {name: (_COLOURS[name], values) for name, values in series.items()})
+        width = 0.84 / len(series)  # of a bar; those of a group are side by side
+        for number, (name, values) in enumerate(series.items()):
+            places = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
+            axes.bar(places, values, width, color=_COLOURS[name], label=name)
+        axes.set_xticks(np.arange(len(groups)), groups)
+        axes.grid(visible=False, axis="x")
         axes.set_title(title, fontsize=11)
         axes.tick_params(axis="x", labelsize=8)
         axes.set_ylim(top=1.2 * max(map(max, series.values())))  # room for the legend

@@ -16,12 +16,13 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 
 from experiments.overload.crowd import LEAVES, RESENDS, WAITS, Job, percentile
 from loadtest.bench import bodies
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms
-from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import Child, MeasurementError, Server, starling
 from loadtest.generator.load import PreparedRequest, answer_of
 
@@ -30,7 +31,7 @@ LOADS = (1.0, 2.0, 5.0, 10.0, 20.0)
 PROBE_EVERY_S = 0.02
 _PROBE_LIMIT_S = 10.0
 _SPARE_S = 60.0
-MODELS = {"echo": "demo", "fifty": str(ROOT / "loadtest" / "bench" / "models" / "fifty")}
+MODELS = {"echo": "demo", "fifty": str(Path(__file__).parent / "models" / "fifty")}
 FIFTY_PER_S = 160.0  # rows a second of the model that takes 50 ms
 _MOST_OPEN = 3500  # connections of clients that come and go: below the server's limit
 

@@ -25,7 +25,6 @@ from experiments.common.live import in_turns, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
-from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop
@@ -34,7 +33,7 @@ from planner.drawn_lengths import Lengths
 
 GLUE = "lognormal:14:0.75:4:128"  # tokens of a row
 MODEL = "glue"
-SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
+SOURCE = Path(__file__).parent / "models" / MODEL
 CONNECTIONS = 64
 SHARES = (0.3, 0.6, 0.9)
 BODIES = 512  # different requests
@@ -69,10 +68,11 @@ class Scene:
     def profile(self) -> None:
         """Measure batch times into the folder where the servers look for them."""
         chosen = self.chosen
-        ran = command.profile(
-            MODEL, self.source("by length"), self.folder / "profiles", chosen.budget, chosen.threads
+        found = command.profile(
+            self.folder / "profiles", MODEL, "--model", f"{MODEL}={self.source('by length')}", "--threads",
+            str(chosen.threads), "--workers", "1", "--budget-s", str(chosen.budget),
         )  # fmt: skip
-        if not profiles.parse(ran.cell).by_length:
+        if not profiles.parse(found).by_length:
             raise MeasurementError("the profile has no times by length, without which nothing is picked by length")
 
     def flags(self, way: str) -> Sequence[str]:

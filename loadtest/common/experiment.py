@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,34 +109,6 @@ class Experiment:
         for line in missed:
             console.print(line, style="red", markup=False, soft_wrap=True)
         return int(bool(missed))
-
-
-def in_sections(page: Page, module: str, text: str | None, sections: Mapping[str, Callable[[Say], Data]]) -> Experiment:
-    """An experiment whose command may name the sections to measure; figures of the others stay as they are.
-
-    What a section returns is stored under its name, with the facts of its own run.
-    """
-
-    def options(parser: argparse.ArgumentParser) -> None:
-        parser.epilog = " ".join(f"{name}: {section.__doc__}" for name, section in sections.items())
-        parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(sections)} [all, in order]")
-
-    def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-        unknown = [name for name in chosen.sections if name not in sections]
-        if unknown:
-            parser.error(f"unknown section {', '.join(unknown)}; there are {', '.join(sections)}")
-
-    def measure(chosen: argparse.Namespace, run: Run) -> Data:
-        path = chosen.out / f"{page.name}.json"
-        known = load(path if path.exists() else DOCS / path.name)
-        for name in chosen.sections or sections:
-            own = facts("")
-            del own["command"]  # see `section_facts`
-            known[name] = {"facts": own, **sections[name](run.say)}
-            run.keep(known)
-        return known
-
-    return Experiment(page, module, text, measure, options, check)
 
 
 def clocked(console: Console) -> Say:

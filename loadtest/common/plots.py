@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 
-#: One colour and dash for a policy in all plots.
-LOOKS = {
-    "no_wait": ("C2", "-"), "no_wait, 12 threads": ("C5", "-"), "window": ("C0", "-"), "static": ("C4", "-"),
-    "preferred": ("C3", "-"), "preferred, literal": ("C3", ":"), "ebird": ("C1", "-"), "adaptive": ("k", "-"),
-}  # fmt: skip
-
 
 @contextmanager
 def saved_grid(
@@ -63,16 +57,6 @@ def saved(path: Path, size: tuple[float, float] = (7, 4)) -> Iterator[Axes]:
 def plain_numbers(axis: Axis) -> None:
     """Label a logarithmic axis with numbers like 100, not 10^2."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def grouped_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> None:
-    """Draw bars side by side, a group per model. Each series has a colour and a value for each group."""
-    width = 0.84 / len(series)
-    for number, (name, (colour, values)) in enumerate(series.items()):
-        places = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
-        axes.bar(places, values, width, color=colour, label=name)
-    axes.set_xticks(np.arange(len(groups)), groups)
-    axes.grid(visible=False, axis="x")
 
 
 def ranked(names: Sequence[str], values: Sequence[float], label: str, path: Path, ours: str = "") -> None:

@@ -205,7 +205,8 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         prepare(repository)
         if chosen.budget:
             # Before: under load it would be found idle now and then for minutes, and tables solved in between.
-            command.profile(MODEL, HERE, folder, chosen.budget)
+            flags = ("--model", f"{MODEL}={HERE}", "--threads", "1", "--workers", "1")
+            command.profile(folder, MODEL, *flags, "--budget-s", str(chosen.budget))
         reader = stack.enter_context(LogReader())
         steady = stack.enter_context(start_steady(folder, repository, reader.output))
         steady.wait_ready()
