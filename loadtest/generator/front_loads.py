@@ -6,19 +6,14 @@ It starts a server and sends a few requests a second, then several at once, and 
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from app.errors import ConfigError
+from loadtest.common.servers import ServerError, starling
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session, Unusable, in_loop
 from loadtest.generator.stats import Repeat
@@ -30,7 +25,6 @@ _SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold cache
 _IN_FLIGHT = 16  # requests at once, as at a busy server, but too few to share all work
 _SHARES = (0.3, 0.6, 0.9)  # of the rate that is reached with these
 _WARM_S, _RUN_S = 0.5, 2.0
-_END_S = 30.0
 _ANY_LAG_MS = 1e5
 _HELPER = "aside"  # the name of helper threads, from process.name_helper_threads
 _QUICK = 0.4  # a quantile of latencies that other work on the machine hardly changes
@@ -50,16 +44,17 @@ def measure_front(
     up, or read from `data` as by `starling bench --data`. `batch_ns`, by size, and `handover_ns` are the profile's.
     Raises ConfigError if that fails, or if the system does not tell the CPU time of threads.
     """
-    with _server(serve) as (process, url):
-        # the client's lag does not change the CPU times of the server's threads
-        plan = BenchPlan(
-            url=url, model=model, payload=payload, data=data, concurrency=1, duration_s=_RUN_S, warmup_s=0, repeats=1,
-            check="shapes", max_lag_ms=_ANY_LAG_MS,
-        )  # fmt: skip
-        try:
-            runs = in_loop(_runs(plan, process.pid))
-        except Unusable as exc:
-            raise ConfigError(f"http: {exc}") from None
+    try:
+        with starling(serve) as server:
+            server.wait_ready()
+            # the client's lag does not change the CPU times of the server's threads
+            plan = BenchPlan(
+                url=server.url, model=model, payload=payload, data=data, concurrency=1, duration_s=_RUN_S, warmup_s=0,
+                repeats=1, check="shapes", max_lag_ms=_ANY_LAG_MS,
+            )  # fmt: skip
+            runs = in_loop(_runs(plan, server.process.pid))
+    except (ServerError, Unusable) as exc:
+        raise ConfigError(f"http: {exc}") from None
     for repeat, _ in runs:
         if not len(repeat.completed):
             raise ConfigError(f"http: no request was answered: {', '.join(repeat.examples.values())}")
@@ -119,31 +114,3 @@ def _threads_ns(pid: int) -> tuple[int, int]:
         return used[str(pid)][1], sum(ns for name, ns in used.values() if name == _HELPER)
     except (OSError, ValueError, IndexError, KeyError):
         raise ConfigError("http: this system does not tell a thread's CPU time; give --http-us") from None
-
-
-@contextmanager
-def _server(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server that is ready, and its URL."""
-    command = [sys.executable, "-m", "app", "serve", *flags, "--port", "0", "--drain-grace-s", "0"]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}  # no key, no JSON
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=plain) as process:
-        try:
-            assert process.stderr is not None
-            lines, url = [], ""
-            for line in process.stderr:
-                lines.append(line.strip())
-                if found := re.match(r"url +(\S+)", line):
-                    url = found[1]
-                if re.search(r"\d+ of \d+ models? .*serves? on ", line):
-                    break
-            else:
-                raise ConfigError(f"http: the server did not start: {lines[-1] if lines else 'it said nothing'}")
-            rest = threading.Thread(target=process.stderr.read, daemon=True)  # or it stops at a full pipe
-            rest.start()
-            yield process, url
-        finally:
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()

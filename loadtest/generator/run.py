@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from uvicorn.loops.auto import auto_loop_factory
 
 from .client import ConnectionPool, TimedRequest
 from .drive import ClosedLoop, OpenLoop
@@ -233,14 +234,9 @@ def run(plan: BenchPlan) -> Result:
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop: uvloop if installed, because its sockets cost half of asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    """Run a coroutine in a new event loop of the server's kind: uvloop if installed, whose sockets cost half of
+    asyncio's."""
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         return runner.run(work)
 
 

@@ -147,8 +147,8 @@ def _with_front(
     from loadtest.generator.front_loads import measure_front
     from planner.fit import fit
 
-    flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
-    flags += ["--profile-dir", str(cache.folder), "--threads", str(key.threads)]
+    flags = ["--model", f"{model.info.name}={source.folder.absolute()}", "--device", device, "--profile-budget-s", "0"]
+    flags += ["--profile-dir", str(cache.folder.absolute()), "--threads", str(key.threads)]
     payload = "binary" if asked.format == "binary" else "json"
     with tempfile.TemporaryDirectory(prefix="starling-") as own:
         data = asked.data or _own_request(model, Path(own))
