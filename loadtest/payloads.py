@@ -10,7 +10,7 @@ import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from loadtest.generator.payload import ModelMetadata, made_values, v2_body
+from loadtest.generator.payload import ModelMetadata, made_inputs, v2_body
 from loadtest.generator.seen_answers import MALFORMED, decode, misfit
 from planner.drawn_lengths import Lengths
 
@@ -114,33 +114,18 @@ def _requests(metadata: Mapping[str, Any], mix: Mix, *, binary: bool) -> list[Re
     rows, lengths = (
         Lengths(spec, [mix.seed, stream]).draw(POOL).tolist() for spec, stream in ((mix.rows, 3), (mix.lengths, 4))
     )
+    shapes = {tensor.name: tensor.shape for tensor in model.inputs}
+    name = metadata["name"]
     requests: list[Request] = []
     for count, length in zip(rows, lengths, strict=True):
-        values = input_values(model, count, length, random)
-        requests.append(v2_request(metadata["name"], model, values, count, binary=binary))
+        tensors = made_inputs(model, shapes, count, length, random)
+        headers, body = v2_body(tensors, {}, binary=binary)
+        # What the demo model `echo` must send back; of other models only the form of the answer is known.
+        check = V2Check(model, count, tensors[0][3] if name == "echo" else None, binary=binary)
+        requests.append(Request(f"/v2/models/{name}/infer", headers, body, count, check))
         if sum(len(request.body) for request in requests) >= POOL_BYTES:
             break
     return requests
-
-
-def input_values(model: ModelMetadata, rows: int, length: int, random: np.random.Generator) -> list[Array]:
-    """Values of each input, rows first where it has them; axes of variable length are `length` long."""
-    return [
-        made_values(tensor, [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape], random)
-        for tensor in model.inputs
-    ]
-
-
-def v2_request(name: str, model: ModelMetadata, given: Sequence[Array], rows: int, *, binary: bool) -> Request:
-    """The request for these values of the inputs."""
-    tensors = [
-        (tensor.name, tensor.datatype, values.shape, values)
-        for tensor, values in zip(model.inputs, given, strict=True)
-    ]  # fmt: skip
-    headers, body = v2_body(tensors, {}, binary=binary)
-    # What the demo model `echo` must send back; of other models only the form of the answer is known.
-    check = V2Check(model, rows, given[0] if name == "echo" else None, binary=binary)
-    return Request(f"/v2/models/{name}/infer", headers, body, rows, check)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import json
 import math
 import mimetypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,20 @@ def prepare(model: ModelMetadata, plan: BenchPlan) -> list[Body]:
     shapes = _shapes(model, plan)
     random = np.random.default_rng([plan.seed, 2])
     lengths = sorted(Lengths(plan.lengths, [plan.seed, 4]).draw(BODIES).tolist(), reverse=True)
-    bodies = []
-    for length in lengths:
-        tensors = []
-        for tensor in model.inputs:
-            row = [length if axis == -1 else axis for axis in shapes[tensor.name]]
-            shape = [plan.rows, *row] if tensor.batched else row
-            tensors.append((tensor.name, tensor.datatype, shape, made_values(tensor, shape, random)))
-        bodies.append(Body(_encode(tensors, {}, plan), plan.rows, model.outputs))
-    return bodies
+    made = (made_inputs(model, shapes, plan.rows, length, random) for length in lengths)
+    return [Body(_encode(tensors, {}, plan), plan.rows, model.outputs) for tensors in made]
+
+
+def made_inputs(
+    model: ModelMetadata, shapes: Mapping[str, Sequence[int]], rows: int, length: int, random: np.random.Generator
+) -> list[Given]:
+    """The inputs of a request. `shapes`: by name, those of one row; axes of -1 are `length` long."""
+    tensors: list[Given] = []
+    for tensor in model.inputs:
+        row = [length if axis == -1 else axis for axis in shapes[tensor.name]]
+        shape = [rows, *row] if tensor.batched else row
+        tensors.append((tensor.name, tensor.datatype, shape, made_values(tensor, shape, random)))
+    return tensors
 
 
 def _shapes(model: ModelMetadata, plan: BenchPlan) -> dict[str, tuple[int, ...]]:
