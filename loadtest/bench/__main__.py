@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from app.machine import cpu_cores
 from loadtest.bench.cases import CASES
 from loadtest.bench.session import CLIENT, Plan, Session
 from loadtest.common import machine
@@ -54,7 +55,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     plan = Plan(chosen.rounds, chosen.seconds, tuple(shlex.split(chosen.server)), run.say)
     run.facts.update({"client": CLIENT, "rounds": f"{plan.rounds} of {plan.seconds:g} s"})
     busy = machine.load_average()
-    if busy is not None and busy > machine.cores() / 2:
+    if busy is not None and busy > cpu_cores() / 2:
         run.say(f"this machine is busy (load average {busy:.1f}): the figures will show it")
     found: Data = {"cases": {}, "failed": {}}
     with Session(plan) as session:

@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from app.machine import cpu_cores
+
 PACKAGES = ("starling-serve", "torch", "uvicorn", "uvloop", "httptools", "orjson", "fastapi")
 
 
@@ -20,11 +22,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load_average() -> float | None:
@@ -47,7 +44,7 @@ def describe() -> dict[str, str]:
     load = load_average()
     return {
         "cpu": cpu_model(),
-        "cores": str(cores()),
+        "cores": str(cpu_cores()),
         "system": f"{platform.system()} {platform.machine()}",
         "load average at start": "not known" if load is None else f"{load:.2f}",
         "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
