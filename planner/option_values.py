@@ -50,17 +50,15 @@ def device(measured: Profile, capacities: Sequence[int], policy: str) -> str:
     return "shared" if several and measured.concurrency_ns else "serial"
 
 
-def rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None]:
-    """Rates from --rate or --load; `peak` is the rate of load 1. None: the trace's own rate."""
+def rates(rate: str, load: str, peak: float) -> list[float]:
+    """Rates from --rate or --load; `peak` is the rate of load 1."""
     if rate and load:
         raise ValueError("rate: give either --rate or --load")
-    if rate:
-        return list(numbers("rate", rate))
     if load:
         return [share * peak for share in numbers("load", load)]
-    if arrivals.startswith("trace:"):
-        return [None]
-    raise ValueError("rate: expected --rate or --load")
+    if not rate:
+        raise ValueError("rate: expected --rate or --load")
+    return numbers("rate", rate)
 
 
 def fleets(router: str, replicas: Sequence[int]) -> Iterator[tuple[str, int]]:

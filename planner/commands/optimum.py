@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import as_config_error
+from app.scheduler.estimates.profile import Profile
 from planner.commands.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from planner.commands.output import print_json, tabulated
 from planner.profile_times import at_length, occupied_ns
@@ -38,30 +39,33 @@ def optimum(
     and of no_wait, within 1 %.
     """
     with as_config_error():
-        if workers > 1:
-            cells = _of_two_workers(profile, rate, load, max_batch, length)
-        else:
-            largest, cells = _of_one_piece(profile, rate, load, max_batch, length)
+        measured = _profile(profile, max_batch, length)
+        cells = (_of_two_workers if workers > 1 else _of_one_piece)(measured, rate, load)
     if as_json:
         print_json(cells)
     elif workers > 1:
         print("\n".join(tabulated(_OF_WORKERS, cells)))
     else:
-        print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
+        print("\n\n".join(_as_text(cell, 2 * measured.max_batch) for cell in cells))
 
 
-def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: int) -> list[dict[str, Any]]:
-    """A cell for each rate."""
+def _profile(text: str, max_batch: int, length: int) -> Profile:
+    """Raises ValueError, OSError for a wrong option."""
+    from planner import option_values
+
+    measured = option_values.profile(text, max_batch)
+    return at_length(measured, length) if length else measured
+
+
+def _of_two_workers(profile: Profile, rate: str, load: str) -> list[dict[str, Any]]:
+    """A cell for each rate. Raises ValueError for a wrong option."""
     from planner import option_values
     from planner.two_worker_optimum import compared, peak
 
-    measured = option_values.profile(profile, max_batch)
-    measured = at_length(measured, length) if length else measured
     cells = []
-    for one_rate in option_values.rates(rate, load, peak(measured), "poisson"):
-        assert one_rate is not None
-        best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
-        cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
+    for one_rate in option_values.rates(rate, load, peak(profile)):
+        best, adaptive_ns, no_wait_ns, columns = compared(profile, one_rate)
+        cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(profile), "mean_ms": best.mean_ns / _MS}
         for name, mean_ns in (("adaptive", adaptive_ns), ("no_wait", no_wait_ns)):
             cell[f"{name}_ms"] = mean_ns and mean_ns / _MS
             cell[f"{name}_above"] = mean_ns and mean_ns / best.mean_ns - 1
@@ -69,32 +73,28 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
     return cells
 
 
-def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: int) -> tuple[int, list[dict[str, Any]]]:
-    """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
+def _of_one_piece(profile: Profile, rate: str, load: str) -> list[dict[str, Any]]:
+    """A cell for each rate. Raises ValueError for a wrong option."""
     from app.scheduler.optimal.solver import solve
     from planner import option_values
     from planner.serve_all import bound_ns
 
-    measured = option_values.profile(profile, max_batch)
-    if length:
-        measured = at_length(measured, length)
-    times = occupied_ns(measured)
+    times = occupied_ns(profile)
     cells = []
-    for one_rate in option_values.rates(rate, load, measured.peak, "poisson"):
-        assert one_rate is not None
+    for one_rate in option_values.rates(rate, load, profile.peak):
         best = solve(times, one_rate)
         busy = solve(times, one_rate, idling=False)
         bound = bound_ns(times, one_rate)
         cells.append(
             {
-                "rate": one_rate, "load": one_rate / measured.peak,
+                "rate": one_rate, "load": one_rate / profile.peak,
                 "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
                 "non_idling_mean_ms": busy.mean_ns / _MS,
                 "serve_all_bound_ms": None if bound is None else bound / _MS,
                 "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
             }
         )  # fmt: skip
-    return measured.max_batch, cells
+    return cells
 
 
 def _as_text(cell: dict[str, Any], most: int) -> str:

@@ -23,18 +23,20 @@ def serve_flags(threads: int | None, workers: Sequence[int]) -> str:
 
 
 @contextmanager
-def progress(*columns: Any, total: float | None, **fields: Any) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error if that is a terminal. Yields a function like rich's `Progress.update`."""
+def progress(what: str, total: float | None = None) -> Iterator[Callable[[int], None]]:
+    """A line on standard error with the time that has passed, if that is a terminal; for a `total` a bar. Yields a
+    function that counts on."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda **change: None
+        yield lambda count: None
         return
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, **fields)
-        yield lambda **change: bar.update(task, **change)
+    columns = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
+    with Progress(what, *columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.update(task, advance=count)
 
 
 def tabulated(columns: Sequence[tuple[str, str, str]], cells: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.errors import ConfigError
 from app.settings import Settings
-from planner.commands.output import aligned
-from planner.commands.profile_measure import idle_engine, loaded, progress, run
+from planner.commands.output import aligned, progress
+from planner.commands.profile_measure import idle_engine, loaded, run
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -84,7 +84,7 @@ async def _measured(model: Model, others: Sequence[Model], settings: Settings, l
     found, kept, budget_s = [], None, settings.profile_budget_s
     async with idle_engine(settings, 2) as engine, loaded(engine, model, length) as first:
         assert first.key is not None
-        with progress(budget_s):
+        with progress(f"measuring, at most {budget_s:.0f} s"):
             for one in others:
                 async with nullcontext(first) if one is model else loaded(engine, one, length) as other:
                     assert other.key is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.errors import ConfigError
 from app.machine import cpu_cores
 from app.settings import Settings, settings_from
-from planner.commands import output
+from planner.commands.output import progress
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -130,7 +130,7 @@ async def _measured(model: Model, settings: Settings, length: int) -> tuple[Prof
 
     budget_s = settings.profile_budget_s
     async with idle_engine(settings) as engine, loaded(engine, model, length) as profiled:
-        with progress(budget_s):
+        with progress(f"measuring, at most {budget_s:.0f} s"):
             await engine.profiling.measure_alone(profiled)
     key, profile = profiled.key, profiled.profile
     if profiled.origin is not Origin.MEASURED or key is None:
@@ -141,12 +141,3 @@ async def _measured(model: Model, settings: Settings, length: int) -> tuple[Prof
     file = (settings.profile_dir or default_folder()) / key.file_name
     profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
     return profile, file if file.is_file() else None
-
-
-@contextmanager
-def progress(total_s: float) -> Iterator[None]:
-    """A line with the elapsed time."""
-    from rich.progress import SpinnerColumn, TimeElapsedColumn
-
-    with output.progress(SpinnerColumn(), "measuring", TimeElapsedColumn(), f"of at most {total_s:.0f} s", total=None):
-        yield

@@ -153,7 +153,8 @@ def _setups(given: SimulateOptions) -> list[Setup]:
     for policy, (router, replicas) in product(option_values.names(given.policy), fleets):
         device = given.device or option_values.device(measured, capacities, policy)
         one = replace(common, policy=policy, router=router, replicas=replicas, device=device)
-        rates = option_values.rates(given.rate, given.load, common.peak * replicas, given.arrivals)
+        own_rate = given.arrivals.startswith("trace:") and not (given.rate or given.load)
+        rates = [None] if own_rate else option_values.rates(given.rate, given.load, common.peak * replicas)
         setups += [replace(one, rate=rate) for rate in rates]
     for setup in setups:
         setup.check()
@@ -162,14 +163,10 @@ def _setups(given: SimulateOptions) -> list[Setup]:
 
 def _simulated(setups: Sequence[Setup], processes: int) -> list[dict[str, Any]]:
     """A cell for each, with a bar of the requests. `processes` 0: one per core."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-
     from planner.fleet import run
 
-    columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with progress(*columns, total=sum(setup.requests for setup in setups)) as update:
-        count = processes or os.cpu_count() or 1
-        return [run(setup, count, lambda requests: update(advance=requests)) for setup in setups]
+    with progress("requests", total=sum(setup.requests for setup in setups)) as count:
+        return [run(setup, processes or os.cpu_count() or 1, count) for setup in setups]
 
 
 def _replay(path: Path, as_json: bool) -> None:

@@ -98,7 +98,8 @@ def size(given: SizeOptions) -> None:
     with as_config_error():
         subject, http = _measured(given)
         setup = _setup(given, subject, http)
-        found = _with_progress(setup, goal, http_assumed=http.source == "assumed")
+        with progress("simulating") as count:
+            found = _sized(setup, goal, partial(count, 1), http_assumed=http.source == "assumed")
     report = Report(goal, subject, http, found, given.policy)
     if given.as_json:
         print_json([report.as_dict()])
@@ -171,14 +172,6 @@ def measured_service(profile: Profile) -> str:
     noise = profile.extra.get("noise")
     variation = float(noise) if isinstance(noise, int | float) else 0.0
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
-
-
-def _with_progress(setup: Setup, goal: Goal, *, http_assumed: bool) -> SizingResult:
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
-    with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
-        return _sized(setup, goal, partial(update, advance=1), http_assumed=http_assumed)
 
 
 def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: bool) -> SizingResult:
