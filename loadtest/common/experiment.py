@@ -43,14 +43,6 @@ class Run:
     keep: Callable[[Data], None]
 
 
-def _no_options(parser: argparse.ArgumentParser) -> None:
-    """For experiments without options of their own."""
-
-
-def _accept(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-    """For experiments whose options can be combined freely."""
-
-
 @dataclass(frozen=True)
 class Experiment:
     """The command of an experiment: its page, its module, and the text that `--help` shows.
@@ -63,8 +55,8 @@ class Experiment:
     module: str
     text: str | None
     measure: Callable[[argparse.Namespace, Run], Data]
-    options: Callable[[argparse.ArgumentParser], None] = _no_options
-    check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = _accept
+    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = lambda parser, chosen: None
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the options. Exits with status 2 if they are invalid."""

@@ -23,14 +23,6 @@ Data = dict[str, Any]
 Figures = Mapping[str, Any]
 
 
-def _no_targets(data: Data) -> Sequence[str]:
-    return ()
-
-
-def _no_plots(data: Data, folder: Path) -> None:
-    """For pages without plots."""
-
-
 @dataclass(frozen=True)
 class Page:
     """`name` is that of the page and of its JSON; `module` that of the module whose text is filled.
@@ -41,8 +33,8 @@ class Page:
 
     name: str
     module: str
-    missed: Callable[[Data], Sequence[str]] = _no_targets
-    draw: Callable[[Data, Path], None] = _no_plots
+    missed: Callable[[Data], Sequence[str]] = lambda data: ()
+    draw: Callable[[Data, Path], None] = lambda data, folder: None
 
     def write(self, data: Data, folder: Path) -> None:
         """Write the page and its plots into a folder."""

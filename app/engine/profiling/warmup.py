@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from time import perf_counter_ns
 
-import numpy as np
-
 from app.contract import SampleRow
 from app.engine.device import Device
 from app.engine.executor import Executor, Ran
@@ -114,14 +112,8 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
     for slot, row in zip(slots, cycle(rows), strict=False):
         pool.set_lengths((slot,), row.lengths)
         pool.parameters[slot] = row.parameters
-    alike = all(row is rows[0] for row in rows)
-    for index in range(len(pool.specs)):
-        if alike:
-            values = rows[0].arrays[index]
-            pool.write(slots, index, np.broadcast_to(values, (len(slots), *values.shape)))
-            continue
-        for slot, row in zip(slots, cycle(rows), strict=False):
-            pool.write(range(slot, slot + 1), index, row.arrays[index][None])
+        for index, values in enumerate(row.arrays):
+            pool.write(range(slot, slot + 1), index, values[None])
 
 
 def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
