@@ -39,10 +39,6 @@ def open_record(settings: Settings) -> RecordFile | None:
         raise ConfigError(f"record: {settings.record}: {exc.strerror or exc}") from None
 
 
-def _classes(settings: Settings) -> ClassSpec:
-    return ClassSpec(budget_ns=round(settings.preempt_budget_ms * 1e6), slowdown=settings.rt_slowdown)
-
-
 def device_of(settings: Settings, gpu: int | None) -> Device:
     """The device: GPU number `gpu`, or the CPU if that is None."""
     policy = policy_class(settings.policy or Batching().policy)
@@ -92,7 +88,8 @@ def engine_of(
     look: Callable[[], None],
 ) -> Engine:
     """The engine on this device. `sink` receives the scheduler's record, if one is kept. `look`: see Engine."""
-    spec = replace(device.spec, classes=_classes(settings))
+    classes = ClassSpec(budget_ns=round(settings.preempt_budget_ms * 1e6), slowdown=settings.rt_slowdown)
+    spec = replace(device.spec, classes=classes)
     scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(
         Profiling(

@@ -230,15 +230,12 @@ class Engine:
     def _review_all(self) -> None:
         """A method, because a loop variable in `_watch_rate` would keep an unloaded model until the next tick."""
         for served in self._models.values():
-            self._review(served)
+            try:
+                self.profiling.review(served.profiled)
+            except Exception:  # the tables stay unchanged, and the monitor continues
+                log.exception("model %s: its live batch times could not be reviewed", served.info.name)
             self._note_if_over_budget(served.profiled)
             served.pool.tick()
-
-    def _review(self, served: ServedModel) -> None:
-        try:
-            self.profiling.review(served.profiled)
-        except Exception:  # the tables stay unchanged, and the monitor continues
-            log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -97,9 +97,15 @@ class ProfileCache:
             return None
 
     def _write(self, path: Path, data: Mapping[str, Any]) -> Path | None:
+        """Write a file, and make its folder, so that other processes never see half of it. None if that fails."""
+        unfinished = path.with_suffix(f".{os.getpid()}")
         try:
-            write_whole(path, json.dumps(data, indent=1))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(data, indent=1), encoding="utf-8")
+            unfinished.replace(path)
         except OSError as exc:
+            with suppress(OSError):
+                unfinished.unlink()
             self._warn_once(f"profiles are not kept: {exc}; --profile-dir names another folder")
             return None
         return path
@@ -120,19 +126,6 @@ def _pairs_of(data: Any) -> tuple[Pair, ...]:
     if not isinstance(data, dict) or not isinstance(data.get("beside"), list):
         raise fault("beside", "a list of pairs", data)
     return tuple(map(parse_pair, data["beside"]))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, and make its folder, so that other processes never see half of it. Raises OSError."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
 
 
 def default_folder() -> Path:
