@@ -19,12 +19,12 @@ def cell_launches(job: Job, executor: CellStreamExecutor, stop: Stop, worker: St
 
     If the cell itself ends rows, the next step must be asked for after this one has ended.
     """
-    slots, padding, whole = list(job.slots), job.size - len(job.slots), job.stage == WHOLE
+    slots, whole = list(job.slots), job.stage == WHOLE
     done = [executor.rows.get(slot) or 0 for slot in slots]
     left = NO_BOUND if whole else job.steps
     step: CellLaunch | None = None
     while slots and left:
-        step = CellLaunch(executor, worker, step, slots, len(slots) + padding, done)
+        step = CellLaunch(executor, worker, step, slots, done)
         yield step
         if stop.now:
             return
@@ -47,11 +47,11 @@ class CellLaunch(Launch):
     executor: CellStreamExecutor
 
     def __init__(
-        self, executor: CellStreamExecutor, worker: StreamWorker, before: Launch | None, slots: Slots, size: int,
+        self, executor: CellStreamExecutor, worker: StreamWorker, before: Launch | None, slots: Slots,
         done: Sequence[int],
     ) -> None:  # fmt: skip
-        """`done`: the steps that each row has made before."""
-        super().__init__(executor, worker, before, slots, size, 0)
+        """`done`: the steps that each row has made before. Only a graph pads the rows."""
+        super().__init__(executor, worker, before, slots, len(slots), 0)
         self.done, self.limits = done, executor.limits(slots)
         self.new = [slot for slot, made in zip(slots, done, strict=True) if not made]
         if any(made >= limit for made, limit in zip(done, self.limits, strict=True)):  # a bug of the scheduler
@@ -63,11 +63,6 @@ class CellLaunch(Launch):
         """The positions of rows that have these flags, or have made all their steps with this one."""
         rows = enumerate(zip(flags, self.done, self.limits, strict=True))
         return [place for place, (flag, made, limit) in rows if flag or made + 1 >= limit]
-
-    def reserve(self) -> None:
-        super().reserve()
-        if self.piece is None:
-            self.size = len(self.slots)
 
     def _prepare(self) -> None:
         if self.new:
