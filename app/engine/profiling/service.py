@@ -143,14 +143,11 @@ class Profiling:
     async def measure_alone(self, model: ProfiledModel) -> None:
         """Measure the model, also one with a cached profile, in a process that gets no calls. Returns at the end.
 
-        The model's origin says whether that has succeeded; a failure is logged.
+        The model's origin says whether that has succeeded; a failure of the model is logged.
         """
         self.measuring.alone = True
-        if model not in self._to_measure:
-            model.origin = Origin.WARM_UP
-            self._to_measure.want(model, partial(self._measure, model))
-        self.begin()
-        await self._to_measure.ended()
+        model.origin = Origin.WARM_UP
+        await self._measure(model)
 
     async def forget(self, model: ProfiledModel) -> None:
         """The model is being unloaded. Returns when no measured unit runs."""
@@ -178,7 +175,7 @@ class Profiling:
 
     async def _measure(self, model: ProfiledModel) -> None:
         """Measure the model and give the scheduler its profile."""
-        before, guess = replace(model.stats.profiled), model.profile
+        before, known = replace(model.stats.profiled), model.profile
         log.info(
             "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
             model.name, self._budget_ns / 1e9,
@@ -196,7 +193,7 @@ class Profiling:
             "model %s: measuring has ended: %d batches, which took %.3g s",
             model.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
         )  # fmt: skip
-        if model.profile is guess:
+        if model.profile is known:
             return
         self._on_profile(model)
         self._want_tables(model)

@@ -40,11 +40,6 @@ class WorkQueue:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def ended(self) -> None:
-        """Return when no work is left."""
-        if self.tasks:
-            await asyncio.wait(self.tasks)
-
     async def _run(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
         await self.begun.wait()
         async with self._turn:
