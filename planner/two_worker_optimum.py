@@ -10,6 +10,7 @@ from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
+from app.scheduler.optimal.process import Process
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
 from planner.profile_times import occupied_ns
@@ -41,7 +42,7 @@ def solved(profile: Profile, rate: float) -> tuple[Solution, TimeLeft]:
     largest = len(together)
     sizes = tuple(range(1, largest + 1)) if largest <= _EACH else kept_sizes(largest, 2)
     beside = TimeLeft(sizes, tuple(together[size - 1] for size in sizes), _PHASES)
-    return two_workers.solve(together, apart, rate, beside), beside
+    return two_workers.solve(Process(together, apart, rate, beside)), beside
 
 
 def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, float | None, list[str]]:
@@ -61,9 +62,11 @@ def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, flo
         ours.append([tables.serve(0, rows, column) for rows in waiting])
     every = [[min(rows, len(together)) for rows in waiting]] * len(ours)
 
+    process = Process(together, apart, rate, beside, states=len(waiting) - 1)
+
     def mean(table: Sequence[Sequence[int]]) -> float | None:
         with suppress(ValueError):  # it does not keep up with the rate
-            return two_workers.evaluate(together, apart, rate, beside, table).mean_ns
+            return two_workers.evaluate(process, table).mean_ns
         return None
 
     return best, mean(ours), mean(every), ["free", *(f"{phase}/{_PHASES} left of {size}" for size, phase, _ in places)]

@@ -15,6 +15,7 @@ from statistics import fmean
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import two_workers
+from app.scheduler.optimal.process import Process
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from experiments.common.processes import spread
@@ -44,7 +45,7 @@ def optimum(profile: Profile, rate: float) -> tuple[two_workers.Solution, Contro
     together, apart, sizes = curves(profile)
     kept = kept_sizes(len(together), 2)
     beside = TimeLeft(kept, tuple(together[size - 1] for size in kept), _PHASES)
-    best = two_workers.solve(together, apart, rate, beside)
+    best = two_workers.solve(Process(together, apart, rate, beside))
     free, *others = best.table
     tables = ControlTables(
         (0.0,), (free,), free[-1], sizes, peak(profile), 2, padded(profile.batch_ns)[1],

@@ -21,8 +21,20 @@ class Process:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
     def __init__(
-        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: TimeLeft, workers: int, states: int
+        self,
+        together: Sequence[int],
+        apart: Sequence[int],
+        rate: float,
+        beside: TimeLeft,
+        *,
+        workers: int = 2,
+        states: int = 0,
     ) -> None:
+        """`together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one
+        do. `rate` in rows per second. `states`: the most waiting rows kept; 0: twice the largest batch, at least 48.
+
+        Raises ValueError if no policy keeps up with the rate.
+        """
         self.unit, self.beside = float(together[0]), beside
         self.times = np.asarray(together) / self.unit
         self.workers = workers

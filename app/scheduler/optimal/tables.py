@@ -163,6 +163,7 @@ def _of_several(
     If the largest batch has more than 32 rows, groups of rows are treated as one row, so that solving takes seconds.
     """
     from app.scheduler.optimal import two_workers
+    from app.scheduler.optimal.process import Process
 
     padded_ns, sizes = padded(together)
     alone_ns = profile.batch_ns[:LARGEST]
@@ -178,13 +179,11 @@ def _of_several(
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
-    effort = two_workers.Effort(tolerance=_TOLERANCE, rounds=_ROUNDS)
     errors = tuple(profile.errors[size - 1] for size in rows) if profile.errors else ()
+    processes = (Process(times, fewer, load * peak * 1e9, beside, workers=workers) for load in loads)
     solved = [
-        two_workers.solve(
-            times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, effort=effort, errors=errors
-        )
-        for load in loads
+        two_workers.solve(process, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS, errors=errors)
+        for process in processes
     ]
 
     def rows_of(table: Sequence[int]) -> tuple[int, ...]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.optimal.process import Ints, Process
-from app.scheduler.optimal.time_left import TimeLeft
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # share of each round's change that is applied: a periodic process would alternate for ever
@@ -36,67 +35,37 @@ class Solution:
     mean_ns: float
 
 
-class Effort(NamedTuple):
-    """How exactly to solve.
-
-    `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48. `tolerance`: how far apart the
-    bounds of the mean latency may be in the end, as a share of it; after `rounds` the iteration ends in any case.
-    """
-
-    states: int = 0
-    tolerance: float = 1e-3
-    rounds: int = _ROUNDS
-
-
-_USUAL = Effort()
-
-
 def solve(
-    together: Sequence[int],
-    apart: Sequence[int],
-    rate: float,
-    beside: TimeLeft,
+    process: Process,
     *,
-    workers: int = 2,
     idling: bool = True,
-    effort: Effort = _USUAL,
+    tolerance: float = 1e-3,
+    rounds: int = _ROUNDS,
     errors: Sequence[float] = (),
 ) -> Solution:
     """The policy with the least mean latency.
 
-    `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
-    `rate` in rows per second. With `idling` False a worker waits only while another runs. `errors`: by rows, standard
-    errors of `together` as shares of it; each batch then counts as late by its own.
-
-    Raises ValueError if no policy keeps up with the rate.
+    With `idling` False a worker waits only while another runs. `tolerance`: how far apart the bounds of the mean
+    latency may be in the end, as a share of it; after `rounds` the iteration ends in any case. `errors`: by rows,
+    standard errors of batch times while all run, as shares of them; each batch then counts as late by its own.
     """
-    process = Process(together, apart, rate, beside, workers, effort.states)
     against = np.where(process.allowed(idling), 0.0, np.inf)
     if any(errors):
         against += process.doubt(np.asarray(errors))
-    return _Iteration(process, effort.tolerance).run(against=against, rounds=effort.rounds)[0]
+    return _Iteration(process, tolerance).run(against=against, rounds=rounds)[0]
 
 
-def evaluate(
-    together: Sequence[int],
-    apart: Sequence[int],
-    rate: float,
-    beside: TimeLeft,
-    table: Sequence[Sequence[int]],
-    tolerance: float = 1e-3,
-) -> Solution:
-    """The mean latency of the policy that runs `table[column][waiting]` rows on two workers.
+def evaluate(process: Process, table: Sequence[Sequence[int]], tolerance: float = 1e-3) -> Solution:
+    """The mean latency of the policy that runs `table[column][waiting]` rows, of as many as the process has states.
 
-    Raises ValueError as `solve`, and for a table that does not keep up with the rate or runs more rows than wait.
+    Raises ValueError for a table that does not keep up with the rate or runs more rows than wait.
     """
     chosen = np.array(table, dtype=np.int64)
-    last = chosen.shape[1] - 1
-    process = Process(together, apart, rate, beside, 2, last)
-    if (chosen < 0).any() or (chosen > np.arange(last + 1)).any() or not chosen[0, -1]:
+    if (chosen < 0).any() or (chosen > np.arange(process.states + 1)).any() or not chosen[0, -1]:
         raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
     found, settled = _Iteration(process, tolerance).run(chosen)
     if not settled:
-        raise ValueError(f"rate: expected one that the policy keeps up with, got {rate:g}")
+        raise ValueError(f"rate: expected one that the policy keeps up with, got {process.rate * 1e9 / process.unit:g}")
     return found
 
 

@@ -13,6 +13,7 @@ from app.scheduler.data import built
 from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
+from app.scheduler.optimal.process import Process
 from app.scheduler.optimal.tables import LOADS, ControlTables, smooth, solve
 from app.scheduler.optimal.time_left import TimeLeft
 
@@ -114,9 +115,10 @@ class TestWorkers:
         beside = TimeLeft((2, 8), (times[1], times[7]), 8)
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
         assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
-        effort = two_workers.Effort(tolerance=0.02, rounds=60)
         rate = 0.5 * tables.peak
-        best = two_workers.solve(times, half, rate, beside, workers=workers, idling=False, effort=effort)
+        best = two_workers.solve(
+            Process(times, half, rate, beside, workers=workers), idling=False, tolerance=0.02, rounds=60
+        )
         assert (tables.tables[0], *tables.others[0]) == best.table
 
     @pytest.mark.parametrize("slow", [2.0, 3.0])
