@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -55,13 +55,14 @@ def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, flo
     stage = replace(profile, errors=())
     tables = control.solve(stage, workers=2, loads=(min(0.98, rate / peak(profile)),))
     waiting = range(len(best.table[0]))
-    places = [(size, phase, time * phase / _PHASES) for size, phase, time in _places(beside)]
+    times = zip(beside.sizes, beside.times, strict=True)
+    #: All columns but the first: rows of the other unit, phase, and nanoseconds that it has left.
+    places = [(size, phase, time * phase / _PHASES) for size, time in times for phase in range(1, _PHASES + 1)]
     ours = [[tables.serve(0, rows) for rows in waiting]]
     for size, _, left in places:
         column = tables.beside.column(size, left) if tables.beside is not None else 0
         ours.append([tables.serve(0, rows, column) for rows in waiting])
     every = [[min(rows, len(together)) for rows in waiting]] * len(ours)
-
     process = Process(together, apart, rate, beside, states=len(waiting) - 1)
 
     def mean(table: Sequence[Sequence[int]]) -> float | None:
@@ -70,10 +71,3 @@ def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, flo
         return None
 
     return best, mean(ours), mean(every), ["free", *(f"{phase}/{_PHASES} left of {size}" for size, phase, _ in places)]
-
-
-def _places(beside: TimeLeft) -> Iterator[tuple[int, int, int]]:
-    """All columns but the first: rows of the other unit, phase, and nanoseconds of that unit."""
-    for size, time in zip(beside.sizes, beside.times, strict=True):
-        for phase in range(1, beside.phases + 1):
-            yield size, phase, time
