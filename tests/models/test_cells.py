@@ -297,13 +297,3 @@ def test_cells_of_independent_rows_pass() -> None:
     assert try_out(model(Sum(), max_batch=2)) == []
     assert try_out(model(Centred(), max_batch=1)) == []
     assert try_out(model(Ends(), inputs=(IDS,), outputs=(WRITTEN,), state=((),), max_steps=200)) == []
-
-
-def test_one_that_takes_no_row_of_one_step_passes() -> None:
-    class Pairs(Sum):
-        def start(self, x: torch.Tensor) -> Any:
-            if x.shape[1] < 2:
-                raise ValueError("too short")
-            return x, (torch.zeros(len(x), 2),)
-
-    assert try_out(model(Pairs())) == []

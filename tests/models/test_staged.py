@@ -142,7 +142,7 @@ def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
         return (hidden * (1 - padding)[..., None]).sum((1, 2))
 
     given = {"inputs": (SEQUENCE, MASK), "outputs": (SUM,)}
-    message = "how far it is padded: output 'stage 2, y': .* joins at stage 1, where what it brings is padded with 0"
+    message = "how far it is padded: output 'stage 2, y': .* padded to length 16 .* at stage 1"
     with pytest.raises(ConfigError, match=message):
         try_out(model(first, second, last, **given))
     again = [(), (), (1,)]

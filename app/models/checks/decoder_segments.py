@@ -1,9 +1,8 @@
-"""The steps of a decoder as a segment to check, while other rows begin and end between them.
+"""The steps of a decoder as a segment to check: rows join others that are half way, and make their last step together.
 
-A few rows share places as in a server: one begins, two join it later, the first leaves, the last one moves into its
-place, and another joins. The logits of each step are compared with those of the model's own forward for all tokens of
-the row, without a cache. So this also finds an architecture whose steps differ from its forward. The slabs hold noise
-at first, as they do after earlier rows.
+The logits of that step are compared with those of the model's own forward for all tokens of the row, without a cache.
+So this also finds an architecture whose steps differ from its forward. The slabs hold noise at first, as they do after
+earlier rows.
 
 The decoder runs on the caller's thread.
 """
@@ -11,7 +10,6 @@ The decoder runs on the caller's thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -20,98 +18,60 @@ import torch
 
 from app.contract import Model, SampleRow
 from app.models.checks.row_check import Cause
-from app.models.checks.segment_check import LoneRow, Segment, Shared, spec_of
+from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
 from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import TextDecoder
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel
 
-_LENGTHS = (16, 12, 8, 4)  # tokens that each row reads, at most: long ones show nothing else
-_PLACES = 3
-_STEPS = 2  # between two changes of the rows; a row sees at most three changes
+#: The most tokens of each row, and its steps: long ones show nothing else.
+_ROWS = ((16, 7), (12, 5), (8, 3), (4, 1))
 
 
 def decoder_segments(model: Model, rows: Sequence[SampleRow]) -> list[Segment]:
-    """All steps of a few rows. Raises what the decoder raises."""
+    """The last steps of a few rows. Raises what the decoder raises."""
     assert isinstance(model.call, TextDecoder)
-    shared: list[Shared] = []
-    again: list[Shared] = []
-    for text in _run(model.call, [row.arrays[0].tolist() for row in rows]):
-        (alone,) = text.alone()
-        lone = [LoneRow(rows[0], (), [made[None]]) for made in alone]
-        shared.append(Shared(lone, partial(list, [torch.cat(text.logits)]), text.how, Cause.JOINS))
-        again.append(Shared(lone, text.alone, ["again"] * len(lone)))
-    return [Segment([spec_of("logits", text.logits[0])], shared, again, once="by its own forward")]
+    decoder, bounds = model.call.decoder, model.call.bounds
+    lone = []
+    for row, (longest, most) in zip(cycle(rows), _ROWS, strict=False):
+        ids = row.arrays[0].tolist()[: min(longest, bounds.both or bounds.prompt)]
+        steps = min(most, len(ids), bounds.text)
+        # a decoder reads its prompt without the last token, which is that of the first step
+        fed = [decoder.start, *ids[: steps - 1]] if decoder.encodes else ids[-steps:]
+        read = ids if decoder.encodes else ids[: len(ids) - steps + 1]
+        one = LoneRow(row, [torch.tensor([each], device=decoder.device) for each in (read, fed)], ())
+        lone.append(LoneRow(row, one.given, _whole(decoder, one), f"at step {steps}"))
+    most = model.info.batching.max_batch
+    batches = [beside(lone, places[:most], Cause.JOINS) for places in ([0, 1, 2, 3], [3, 2, 1, 0])]
+    again = partial(_whole, decoder)
+    specs = [spec_of("logits", lone[0].made[0])]
+    return [Segment(specs, lone, partial(_stepped, decoder), batches, again=again, once="by its own forward")]
 
 
-@dataclass(eq=False)
-class _Text:
-    """`read`: the tokens that were sent; `ids`: all tokens that its decoder has read and written. Of each step the
-    `logits` [1, vocabulary], and in words how it was made."""
-
-    decoder: DecoderModel
-    read: list[int]
-    ids: list[int]
-    logits: list[torch.Tensor] = field(default_factory=list)
-    how: list[str] = field(default_factory=list)
-
-    def alone(self) -> list[torch.Tensor]:
-        """The logits of its steps, from the model's own forward: one tensor [steps, vocabulary]."""
-        ids = torch.tensor([self.read]), torch.tensor([self.ids[:-1]])
-        logits = self.decoder.whole(*(each.to(self.decoder.device) for each in ids))
-        return [logits[-len(self.logits) :]]
+def _whole(decoder: DecoderModel, one: LoneRow) -> Tensors:
+    """The logits after all tokens of a row, from the model's own forward."""
+    read, fed = one.given
+    return [decoder.whole(read, fed if decoder.encodes else torch.cat([read[:, :-1], fed], 1))[-1:]]
 
 
-def _run(call: TextDecoder, rows: Sequence[list[int]]) -> list[_Text]:
-    """Some texts, written in company that changes."""
-    room = max(1, (call.bounds.both or call.bounds.prompt + 3 * _STEPS) - 3 * _STEPS)
-    waiting = [row[: min(most, room)] for row, most in zip(cycle(rows), _LENGTHS, strict=False)]
-    walk = _Walk(call.decoder, max(map(len, waiting)))
-    walk.join(waiting[:1])
-    walk.step()
-    first = walk.rows[0]
-    walk.join(waiting[1:3])
-    walk.step()
-    walk.leave(first)
-    walk.step()
-    walk.join(waiting[3:])
-    walk.step()
-    return [first.text, *(row.text for row in walk.rows)]
-
-
-class _Walk:
-    """Places, and the rows at the first of them."""
-
-    def __init__(self, decoder: DecoderModel, longest: int) -> None:
-        self._decoder = decoder
-        columns = longest + len(_LENGTHS) * _STEPS
-        self._places: Places[_Text] = Places(decoder, _PLACES, columns, longest if decoder.encodes else 0)
-        for slab in (self._places.own, self._places.read):
-            if slab is not None:
-                slab.values.normal_()
-        self.rows: list[PlacedText[_Text]] = []
-
-    def join(self, new: Sequence[list[int]]) -> None:
-        """Prefill rows in one batch, and give them the next places."""
-        decoder, longest = self._decoder, max(map(len, new))
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in new], device=decoder.device)
-        begun = decoder.begin(ids, list(map(len, new)))
-        texts = [_Text(decoder, row, [decoder.start] if decoder.encodes else list(row)) for row in new]
-        self.rows += self._places.begin(texts, begun, self.rows)
-
-    def leave(self, row: PlacedText[_Text]) -> None:
-        """A row leaves, and the last one moves into its place."""
-        self._places.leave(row)
-        self.rows = self._places.arrange([other for other in self.rows if other is not row], 0)
-
-    def step(self) -> None:
-        """Some steps of all rows; the next token of each is the likeliest."""
-        places, rows = self._places, self.rows
-        for _ in range(_STEPS):
-            logits = places.step(rows, [row.text.ids[-1] for row in rows])
-            places.stepped(rows)
-            for place, row in enumerate(rows):
-                row.text.logits.append(logits[place : place + 1].clone())
-                row.text.ids.append(int(logits[place].argmax()))
-                row.text.how.append(f"at step {len(row.text.logits)}, beside {len(rows) - 1} others")
+def _stepped(decoder: DecoderModel, lone: Sequence[LoneRow]) -> Tensors:
+    """The logits of the last step, which all rows make together. Those with more steps begin before."""
+    read = [one.given[0][0].tolist() for one in lone]
+    fed = [one.given[1][0].tolist() for one in lone]
+    longest, steps = max(map(len, read)), max(map(len, fed))
+    places: Places[int] = Places(decoder, len(lone), longest + steps, longest if decoder.encodes else 0)
+    for slab in (places.own, places.read):
+        if slab is not None:
+            slab.values.normal_()
+    rows: list[PlacedText[int]] = []
+    for left in range(steps, 0, -1):
+        new = [at for at, own in enumerate(fed) if len(own) == left]
+        if new:
+            ids = torch.tensor([read[at] + [0] * (longest - len(read[at])) for at in new], device=decoder.device)
+            rows += places.begin(new, decoder.begin(ids, [len(read[at]) for at in new]), rows)
+        logits = places.step(rows, [fed[row.text][-left] for row in rows])
+        places.stepped(rows)
+    made = torch.empty_like(logits)
+    made[[row.text for row in rows]] = logits
+    return [made]

@@ -106,13 +106,13 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     def answer(row: SampleRow) -> list[Array]:
         return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
 
-    def differs(compare: _Comparison, row: SampleRow) -> str | None:
+    def differs(compare: Comparison, row: SampleRow) -> str | None:
         wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         while wrong is None and time.perf_counter() < until_s:
             wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         return wrong
 
-    alone = [_Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
+    alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
     until_s = 0.0
     if any(map(differs, alone, pair)):
         return None
@@ -129,7 +129,7 @@ def batches_of(info: ModelInfo, rows: Sequence[SampleRow]) -> list[Batch]:
     """
     if info.batching.max_batch < 2:
         return []
-    first, *others = _together(rows, info.batching.max_batch)
+    first, *others = batches_together(rows, info.batching.max_batch)
     return [*(Batch([place], 1, ["alone"]) for place in range(len(rows))), first, first, *others]
 
 
@@ -146,22 +146,26 @@ def compared(
     if not batches:
         return None
     each = zip(batches, outputs, strict=True)
-    answers = (by_row(info.outputs, values, batch.of(rows)) for batch, values in each)
-    alone = [next(answers)[0] for _ in rows]
-    company, again = next(answers), next(answers)
-    found = difference(info.outputs, tolerance, company, again, "again", "at first")
+    ran = ((batch, by_row(info.outputs, values, batch.of(rows))) for batch, values in each)
+    alone = [next(ran)[1][0] for _ in rows]
+    company, (_, again) = next(ran), next(ran)
+    found = difference(info.outputs, tolerance, company[1], again, "again", "at first")
     if found is not None:
         return Finding(Cause.RANDOM, found)
-    compare = _Comparison(info.outputs, tolerance, alone, "alone")
-    for batch, got in zip(batches[len(rows) + 1 :], chain([company], answers), strict=True):
+    return first_finding(Comparison(info.outputs, tolerance, alone, "alone"), chain([company], ran))
+
+
+def first_finding(compare: Comparison, ran: Iterable[tuple[Batch, Sequence[RowOutputs]]]) -> Finding | None:
+    """The largest difference of the first batch that has one. `ran`: batches and the answers of their rows."""
+    for batch, got in ran:
         found = compare.difference(batch.places, got, batch.how)
         if found is not None:
             return Finding(batch.cause, found)
     return None
 
 
-def _together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
-    """Rows of one length, in another order, filled up with copies, and beside longer rows."""
+def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
+    """Rows of one length, in another order, filled up with copies, and beside longer rows, at most `most` of them."""
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
@@ -218,13 +222,13 @@ def difference(
     `once` and `how`, of each row or of all, say how the rows were run.
     """
     each = [how] * len(got) if isinstance(how, str) else how
-    return _Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, each)
+    return Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, each)
 
 
 _Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, how that was run
 
 
-class _Comparison:
+class Comparison:
     """Compares answers with the expected ones, within a tolerance; `once` says how the expected ones were made.
 
     Integers that differ are counted over all batches: a near tie belongs to a row, whatever batch it shows in.
