@@ -16,7 +16,6 @@ from tokenizers.models import BPE
 from app.errors import BadRequest
 from app.models.tasks.questions import ReadContext, SpanAnswers
 from app.models.tasks.task_specs import AGGREGATIONS
-from app.models.tasks.windows import WindowedTexts
 
 from .task_models import answered, broken, opened, texts, tried
 
@@ -83,7 +82,7 @@ def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     front = opened(tmp_path, "token-classification").front
     message = r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
     with pytest.raises(BadRequest, match=message):
-        front.answers.with_parameters(WindowedTexts([], []), {"aggregation": "mean"})
+        front.answers.with_parameters([], {"aggregation": "mean"})
     told = broken(tmp_path, "token-classification", 'aggregation = "mean"')
     assert "task_options.aggregation: expected 'none', 'simple'" in told
 

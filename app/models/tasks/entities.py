@@ -7,16 +7,18 @@ tokens' scores, or of its surest token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.contract import Answers, Array
+from app.contract import Answers, Array, Translated
 from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
+from app.models.tasks.text_readers import CallTexts, TextReader
+from app.models.tasks.windows import TextWindow, joined, windows_of
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
@@ -25,10 +27,11 @@ _OUTSIDE = "O"
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one text without special ones: their places in the model's row, the word pieces, where each starts
-    and ends in `text`, and whether it continues the word of the token before it.
+    """The tokens of one text without special ones: their places in the encoding, the word pieces, where each starts
+    and ends in `text`, and whether it continues the word of the token before it. `windows`: the model's rows.
     """
 
+    windows: Sequence[TextWindow]
     places: Array
     pieces: list[str]
     starts: list[int]
@@ -37,27 +40,39 @@ class Tokens:
     text: str
 
 
-def token_keeper(tokenizer: Any) -> Callable[[Any, str], Tokens]:
-    """A function that returns the tokens of an encoding and its text. `tokenizer`: transformers'.
+class TokenReader(TextReader):
+    """Texts of any length, in windows, unless they are to be cut; the note has the Tokens of each text."""
 
-    As in transformers a tokenizer that marks the pieces within a word (WordPiece) says which they are; with others a
-    word ends at a space.
-    """
-    unknown = tokenizer.unk_token_id
-    marks = bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None))
+    windows = True
+    offsets = True
 
-    def kept(one: Any, text: str) -> Tokens:
+    def __init__(self, tokenizer: Any, *given: Any) -> None:
+        super().__init__(tokenizer, *given)
+        self._unknown = tokenizer.unk_token_id
+        self._marks = bool(getattr(self.backend.model, "continuing_subword_prefix", None))
+
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
+        found = self.not_empty(call, found)
+        windows = [windows_of(one, self.reading.most) for one in found]
+        note = [
+            self._tokens(one, text, [window for window, _ in own])
+            for one, text, own in zip(found, call.texts, windows, strict=True)
+        ]
+        return self.stacked([row for own in windows for _, row in own], note)
+
+    def _tokens(self, one: Any, text: str, windows: Sequence[TextWindow]) -> Tokens:
+        """As in transformers a tokenizer that marks the pieces within a word (WordPiece) says which they are; with
+        others a word ends at a space.
+        """
         places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
         pieces, offsets = [one.tokens[place] for place in places], [one.offsets[place] for place in places]
-        if marks:
+        if self._marks:
             within = [len(piece) != end - start for piece, (start, end) in zip(pieces, offsets, strict=True)]
         else:
             within = [start > 0 and " " not in text[start - 1 : start + 1] for start, _ in offsets]
-        continues = [each and one.ids[place] != unknown for each, place in zip(within, places, strict=True)]
+        continues = [each and one.ids[place] != self._unknown for each, place in zip(within, places, strict=True)]
         starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-        return Tokens(np.array(places, np.int64), pieces, starts, ends, continues, text)
-
-    return kept
+        return Tokens(windows, np.array(places, np.int64), pieces, starts, ends, continues, text)
 
 
 class Tags(Answers):
@@ -87,8 +102,8 @@ class Tags(Answers):
         return note
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        (scores,) = outputs
         rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
+        scores = joined(outputs[0], [tokens.windows for tokens in rows])
         found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]
         lengths = [len(each) for each in found]
         shape = (len(rows), max(lengths))

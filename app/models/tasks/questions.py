@@ -44,19 +44,18 @@ class QuestionReader(TextReader):
     cuts = False
     windows = True
 
-    def __init__(
-        self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None
-    ) -> None:
-        super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent, keep)
-        self._encode = tokenizer.backend_tokenizer.encode_batch
+    def __init__(self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...]) -> None:
+        super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent)
         stride = min(reading.most // 2, _STRIDE)
-        tokenizer.backend_tokenizer.enable_truncation(reading.most, stride=stride, strategy="only_second")
+        windowing = type(self.backend).from_str(self.backend.to_str())
+        windowing.enable_truncation(reading.most, stride=stride, strategy="only_second")
+        self._encode = windowing.encode_batch
         #: The most tokens of a question, so that each window adds at least one token of the context.
         self._most_asked = reading.most - stride - tokenizer.num_special_tokens_to_add(True) - 1
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
-        for row, one in enumerate(self.plain.encode_batch(questions, add_special_tokens=False)):
+        for row, one in enumerate(self.backend.encode_batch(questions, add_special_tokens=False)):
             if len(one) > self._most_asked:
                 wrong = f"expected at most {self._most_asked} tokens, got {len(one)}"
                 raise BadText("question", row if len(questions) > 1 else None, wrong)

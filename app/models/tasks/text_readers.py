@@ -6,10 +6,9 @@ time, which is not thread-safe.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -20,7 +19,7 @@ from app.contract import Array, Reader, SampleRow, TensorSpec, TextCut, Translat
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.heads import MASK, MOST_MASKS
-from app.models.tasks.tokenizing import CutTooShort, TokenIds, backend_of, copied, encode_cut
+from app.models.tasks.tokenizing import CutTooShort, Encode, TokenIds, backend_of, encode_cut
 
 TOKENS = "tokens"  # the variable axis
 #: The name of an input in messages, or a function that names each of its texts by place.
@@ -73,12 +72,12 @@ class CallTexts:
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
-    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns what the
-    answer needs of a row's encoding and text.
+    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order.
     """
 
     cuts = True
     windows = False  # reads texts of any length; the queue bounds the number of windows of one
+    offsets = False  # needs to know where tokens are in the text
 
     def __init__(
         self,
@@ -86,24 +85,17 @@ class TextReader(Reader):
         vocabulary: int,
         reading: Reading,
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        keep: Callable[[Any, str], Any] | None = None,
     ) -> None:
         """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
-        backend = backend_of(tokenizer)
-        backend.no_padding()
-        backend.no_truncation()
-        self.plain = copied(backend)
+        self.backend = backend = backend_of(tokenizer)
         self.reading = reading
         self.sent = sent
-        if reading.truncate:
-            backend.enable_truncation(reading.most, direction=tokenizer.truncation_side)
-        # of what is cut on the left, offsets count from the beginning, which must not be cut off before
-        keeps = tokenizer.truncation_side == "left" if reading.truncate else self.windows
-        self._longest = sys.maxsize if keeps else reading.most * _LONGEST_TOKEN
-        #: The fast encoding has no offsets of characters, which are only needed for `keep`.
-        self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
-        self._keep = keep
-        self._cuts_left = tokenizer.truncation_side == "left" or reading.positions is not None
+        self._longest = reading.most * _LONGEST_TOKEN
+        left = tokenizer.truncation_side == "left"
+        self._cut = TextCut(reading.most, left) if reading.truncate else None
+        self._cuts_left = left or reading.positions is not None
+        fast = backend.encode_batch if self.offsets else getattr(backend, "encode_batch_fast", backend.encode_batch)
+        self._encode: Encode = fast
         #: What is read for an empty text if the tokenizer adds nothing: the token that begins one. None: there is none.
         bos = tokenizer.bos_token_id
         self._begin = None if bos is None else TokenIds([bos], (0,), (1,), ("",), ((0, 0),))
@@ -144,23 +136,30 @@ class TextReader(Reader):
 
         `whole`: the texts already have their prompt and special tokens.
         """
-        if cut is not None:
-            return [self._cut_rows(call, cut, whole) for call in calls]
-        texts = [text for call in calls for text in self._bounded(call, whole)]
-        encoded = self._encode(texts, add_special_tokens=not whole)
+        cut, prompt = cut or self._cut, "" if whole else self.reading.prompt
+        for call in () if cut or self.windows else calls:
+            self._refuse_long(call)
+        texts = [prompt + text if prompt else text for call in calls for text in call.texts]
+        if cut is None:
+            encoded = self._encode(texts, add_special_tokens=not whole)
+        else:
+            encoded = self._encoded_cut(texts, cut, special=not whole)
         found = iter(encoded if whole else map(self._with_one_bos, encoded))
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
-    def _cut_rows(self, call: CallTexts, cut: TextCut, whole: bool) -> Translated:
-        """The model's rows of a call whose long texts are cut. Raises BadText, and BadRequest naming `cut.name`."""
-        prompt, (most, left) = "" if whole else self.reading.prompt, self.cutting(cut)
-        texts = [prompt + text if prompt else text for text in call.texts]
+    def _encoded_cut(self, texts: Sequence[Any], cut: TextCut, special: bool) -> Sequence[Any]:
+        """Raises BadRequest naming `cut.name`."""
+        most, left = self.cutting(cut)
+        if not left:  # what is far behind the cut is not tokenized
+            longest = self._longest
+            texts = [
+                tuple(one[:longest] for one in text) if isinstance(text, tuple) else text[:longest] for text in texts
+            ]
         try:
-            found = [encode_cut(self.plain, text, cut, most, left, special=not whole) for text in texts]
+            return encode_cut(self.backend, self._encode, texts, cut, most, left, special=special)
         except CutTooShort as error:
             wrong = f"expected at least {error.least} tokens, as special ones count, got {most}"
             raise BadRequest(f"{cut.name}: {wrong}", param=cut.name) from None
-        return self.call_rows(call, found if whole else [*map(self._with_one_bos, found)])
 
     def cutting(self, cut: TextCut) -> tuple[int, bool]:
         """How many tokens of a text are kept, and whether it is cut at the beginning."""
@@ -169,17 +168,13 @@ class TextReader(Reader):
             most = reading.cut or reading.most
         return most, self._cuts_left if cut.left is None else cut.left
 
-    def _bounded(self, call: CallTexts, whole: bool) -> Iterator[Any]:
-        """The texts of a call, with their prompt. One that is far too long is cut, or refused without tokenizing it."""
-        prompt = "" if whole else self.reading.prompt
+    def _refuse_long(self, call: CallTexts) -> None:
+        """Raises BadText for a text that is far too long, which is not tokenized."""
         for row, text in enumerate(call.texts):
-            several = text if isinstance(text, tuple) else (text,)
-            longest = max(map(len, several))
-            if longest > self._longest and not self.reading.truncate:
+            longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
+            if longest > self._longest:
                 wrong = f"expected at most {self.reading.most} tokens, got {longest} characters"
                 raise _wrong(call.name, row, len(call.texts), wrong)
-            cut = tuple(one[: self._longest] for one in several)
-            yield cut if isinstance(text, tuple) else prompt + cut[0]
 
     def _with_one_bos(self, one: Any) -> Any:
         """The encoding of a text without the BOS token that the tokenizer put before the text's own."""
@@ -197,7 +192,7 @@ class TextReader(Reader):
                 if self.reading.positions == self.reading.most + 1:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
-        return self.stacked(found, self.kept(call, found))
+        return self.stacked(found, call.note)
 
     def not_empty(self, call: CallTexts, found: Sequence[Any]) -> Sequence[Any]:
         """The encodings, with the token that begins a text in place of nothing. Raises BadText if there is none."""
@@ -207,11 +202,6 @@ class TextReader(Reader):
         if empty is not None:
             raise _wrong(call.name, empty, len(found), "expected at least one token, got 0")
         return found
-
-    def kept(self, call: CallTexts, found: Sequence[Any]) -> Any:
-        """The note for the answer to these encodings."""
-        keep = self._keep
-        return call.note if keep is None else [keep(one, text) for one, text in zip(found, call.texts, strict=True)]
 
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
@@ -234,11 +224,11 @@ class TextReader(Reader):
     def samples(self, pairs: bool = False) -> tuple[SampleRow, ...]:
         """Rows to try the model with: real text, because some models look for special tokens. `pairs`: of two texts."""
         rows = []
-        length = min(_SAMPLE_LENGTH, self.reading.most)
-        tokenizer = copied(self.plain)
+        length, added = min(_SAMPLE_LENGTH, self.reading.most), self.backend.num_special_tokens_to_add(pairs)
         for place, text in enumerate(_SAMPLE_TEXTS):
-            tokenizer.enable_truncation(length if text is not _SAMPLE_TEXTS[-1] else max(1, length // 2))
-            one = tokenizer.encode_batch([(text, _SAMPLE_TEXTS[place - 1]) if pairs else text])[0]
+            most = length if text is not _SAMPLE_TEXTS[-1] else max(1 + added, length // 2)
+            given = [(text, _SAMPLE_TEXTS[place - 1]) if pairs else text]
+            (one,) = encode_cut(self.backend, self.backend.encode_batch, given, TextCut(), most, left=False)
             if len(one):
                 values = [one.ids, one.type_ids] if self._types else [one.ids]
                 rows.append(SampleRow(tuple(np.array(each, np.int64) for each in values), {TOKENS: len(one)}))
@@ -248,12 +238,17 @@ class TextReader(Reader):
 class MaskReader(TextReader):
     """Its notes are the places of each row's masks."""
 
+    def __init__(self, tokenizer: Any, *given: Any) -> None:
+        super().__init__(tokenizer, *given)
+        self._mask = tokenizer.mask_token_id
+
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """Raises BadText for a text without a mask, too."""
-        read = super().call_rows(call, found)
-        for row, places in enumerate(read.note):
+        note = [np.flatnonzero(np.array(one.ids) == self._mask) for one in found]
+        read = super().call_rows(replace(call, note=note), found)
+        for row, places in enumerate(note):
             if not 1 <= len(places) <= MOST_MASKS:
-                where = row if len(read.note) > 1 else None
+                where = row if len(note) > 1 else None
                 raise BadText("text", where, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
         return read
 
@@ -316,8 +311,3 @@ def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) ->
     values: Array = np.full((len(rows), longest), pad, np.int64)
     values[np.arange(longest) < np.array(lengths)[:, None]] = list(chain.from_iterable(rows))
     return values
-
-
-def mask_places(mask: int, one: Any, text: str) -> Array:
-    """The places of the masks in an encoding."""
-    return np.flatnonzero(np.array(one.ids) == mask)

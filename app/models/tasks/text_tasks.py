@@ -16,14 +16,13 @@ from app.errors import ConfigError
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
-from app.models.tasks.entities import Tags, token_keeper
+from app.models.tasks.entities import Tags, TokenReader
 from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks
-from app.models.tasks.text_readers import EXAMPLE, MaskReader, Reading, TextReader, mask_places, most_tokens
-from app.models.tasks.windows import WindowAnswers, WindowReader
+from app.models.tasks.text_readers import EXAMPLE, MaskReader, Reading, TextReader, most_tokens
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
@@ -45,7 +44,6 @@ class TextModel:
     def reader(
         self,
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        keep: Callable[[Any, str], Any] | None = None,
         kind: type[TextReader] = TextReader,
         **reading: Any,
     ) -> TextReader:
@@ -61,7 +59,7 @@ class TextModel:
         own, pairs = self.files.most_tokens(), len(sent) > 1
         most = most_tokens(_positions(model), tokenizer, own, options.max_tokens, pairs)
         how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
-        return kind(tokenizer, vocabulary, how, sent, keep)
+        return kind(tokenizer, vocabulary, how, sent)
 
 
 def open_text_task(task: str, text: TextModel) -> Model:
@@ -79,11 +77,11 @@ def _text_classification(text: TextModel) -> Model:
 
 
 def _token_classification(text: TextModel) -> Model:
-    reader = text.reader(keep=token_keeper(text.tokenizer), kind=WindowReader)
+    reader = text.reader(kind=TokenReader)
     labels = labels_of(text.model.config)
     module = ScoreHead(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
-    answers = WindowAnswers(Tags(labels, text.options.aggregation or ""))
+    answers = Tags(labels, text.options.aggregation or "")
     return task_model(text.info, module, reader, answers, (each,), reader.samples())
 
 
@@ -129,7 +127,7 @@ def _fill_mask(text: TextModel) -> Model:
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     example = EXAMPLE.replace("fine", text.tokenizer.mask_token)
-    reader = text.reader(keep=partial(mask_places, mask), kind=MaskReader, example=example)
+    reader = text.reader(kind=MaskReader, example=example)
     module = MaskHead(text.model, reader.names, mask, top)
     ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
     answers = Masks(text.tokenizer.decode, top)

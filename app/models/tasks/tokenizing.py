@@ -5,10 +5,14 @@ tokenizer itself is set to, which is shared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from app.contract import TextCut
+
+#: From texts, and whether to add special tokens, to encodings.
+Encode = Callable[..., Sequence[Any]]
 
 
 class TokenIds(NamedTuple):
@@ -30,30 +34,13 @@ class SlowTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         """`tokenizer`: transformers' own."""
         self._tokenizer = tokenizer
-        self._most: int | None = None
-
-    def copy(self) -> SlowTokenizer:
-        """One with truncation of its own."""
-        return SlowTokenizer(self._tokenizer)
-
-    def no_padding(self) -> None:
-        """It never pads."""
-
-    def no_truncation(self) -> None:
-        self._most = None
-
-    def enable_truncation(self, most: int, direction: str | None = None) -> None:
-        """Cut texts on that side, by default the tokenizer's own."""
-        self._most = most
 
     def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool = True) -> list[TokenIds]:
         """Encode single texts: tasks that read pairs do not use slow tokenizers."""
         return [self._encoded(text, add_special_tokens) for text in texts]
 
     def _encoded(self, text: str, special: bool) -> TokenIds:
-        found = self._tokenizer(
-            text, add_special_tokens=special, truncation=self._most is not None, max_length=self._most, verbose=False
-        )
+        found = self._tokenizer(text, add_special_tokens=special, verbose=False)
         return TokenIds(found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"]))
 
     def num_special_tokens_to_add(self, pair: bool) -> int:
@@ -76,13 +63,14 @@ class SlowTokenizer:
 
 
 def backend_of(tokenizer: Any) -> Any:
-    """The backend of transformers' tokenizer: the tokenizers library's, or a SlowTokenizer."""
-    return tokenizer.backend_tokenizer if tokenizer.is_fast else SlowTokenizer(tokenizer)
-
-
-def copied(backend: Any) -> Any:
-    """A copy with its own padding and truncation."""
-    return backend.copy() if isinstance(backend, SlowTokenizer) else type(backend).from_str(backend.to_str())
+    """The backend of transformers' tokenizer, which neither pads nor cuts: the tokenizers library's, or a
+    SlowTokenizer."""
+    if not tokenizer.is_fast:
+        return SlowTokenizer(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
 
 
 class CutTooShort(Exception):
@@ -93,20 +81,27 @@ class CutTooShort(Exception):
         self.least = least
 
 
-def encode_cut(backend: Any, text: Any, cut: TextCut, most: int, left: bool, *, special: bool = True) -> Any:
-    """The encoding of a text or pair, cut to `most` tokens, `special` ones included; of a pair the longer text is cut.
+def encode_cut(
+    backend: Any, encode: Encode, texts: Sequence[Any], cut: TextCut, most: int, left: bool, *, special: bool = True
+) -> list[Any]:
+    """The encodings of texts or pairs, cut to `most` tokens, `special` ones included; of a pair the longer text is cut.
 
-    `backend`: a tokenizer that does not cut by itself. `left`: at the beginning. With `cut.last` only the last text is
-    cut, to `cut.most` tokens without special ones. Raises CutTooShort.
+    `encode`: a method of `backend`. `left`: at the beginning. With `cut.last` only the last text is cut, to `cut.most`
+    tokens without special ones. Raises CutTooShort.
     """
-    texts = text if isinstance(text, tuple) else (text,)
-    added = backend.num_special_tokens_to_add(len(texts) > 1) if special else 0
+    pairs = bool(texts) and isinstance(texts[0], tuple)
+    added = backend.num_special_tokens_to_add(pairs) if special else 0
     room = most - added
     if room < 1:
         raise CutTooShort(added + 1)
     if isinstance(backend, SlowTokenizer):
-        return backend.cut(text, room, left, special)
-    parts = backend.encode_batch(list(texts), add_special_tokens=False)
+        return [backend.cut(text, room, left, special) for text in texts]
+    parts = iter(encode(list(chain.from_iterable(texts)) if pairs else texts, add_special_tokens=False))
+    return [_cut(backend, list(islice(parts, 1 + pairs)), cut, room, left, special) for _ in texts]
+
+
+def _cut(backend: Any, parts: Sequence[Any], cut: TextCut, room: int, left: bool, special: bool) -> Any:
+    """The encoding of a text or pair from those of its parts."""
     lengths = [len(part) for part in parts]
     if cut.last:
         lengths[-1] = min(lengths[-1], cut.most or room)

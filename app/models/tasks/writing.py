@@ -95,7 +95,7 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
     """`tokenizer`: transformers' own. Raises ConfigError for an architecture that cannot run step by step."""
     from app.models.decoders.decoder import DecoderModel  # which imports transformers
 
-    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, reader.plain), bounds)
+    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, reader.backend), bounds)
     samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
     answers = WrittenTexts()
     chat = None if tokenizer.chat_template is None else Front(ConversationReader(reader, tokenizer), answers)
