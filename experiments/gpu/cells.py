@@ -106,7 +106,8 @@ class _LstmStep:
         self.state = tuple((module.lstm.hidden_size,) for _ in range(2 * module.lstm.num_layers))
 
     def step(self, ids: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        return self._steps.step(self._embedding(ids), state)
+        y, after = self._steps.stride(self._embedding(ids)[None], state)
+        return y[0], after
 
 
 def _replayed(card: HostCard, stream: Any, cell: Any, rows: int) -> Callable[[Batch], object]:

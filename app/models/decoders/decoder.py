@@ -160,23 +160,24 @@ class DecoderModel(nn.Module):
         positions = torch.tensor(written, device=tokens.device)[:, None]
         keys = cache.window(len(tokens), end - longest, end, most_read)
         columns = Columns.of(lengths, read, self.shape.heads * self.shape.size)
+        named: dict[str, Any] = {"past_key_values": keys, "use_cache": True, "columns": columns}
         if not self.encodes:
-            return self.forward(tokens[:, None], keys, mask, positions, columns)
-        seen = _mask(read, most_read, tokens.device)
-        # the layers only look at the shape of the encoder's output; its keys and values are in the cache
-        encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
-        return self.forward(tokens[:, None], keys, mask, positions, columns, seen, encoded)
+            named |= {"input_ids": tokens[:, None], "attention_mask": mask, "position_ids": positions}
+        else:
+            # the layers only look at the shape of the encoder's output; its keys and values are in the cache
+            encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
+            named |= {"decoder_input_ids": tokens[:, None], "decoder_attention_mask": mask, "encoder_outputs": encoded}
+            named["attention_mask"] = _mask(read, most_read, tokens.device)
+        return self._logits(positions, **named)[:, -1]
 
     def whole(self, ids: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """The model's own forward of one row, without a cache -> logits [columns, vocabulary], each of the next token.
 
         `ids` [1, longest]: the encoder's tokens, if there is one; `own` [1, columns]: the decoder's.
         """
-        if not self.encodes:
-            return self.model(input_ids=own, use_cache=False).logits[0]  # type: ignore[no-any-return]
-        if self._positions is not None:
-            self._positions.of.positions = torch.arange(own.shape[1], device=own.device)[None]
-        return self.model(input_ids=ids, decoder_input_ids=own, use_cache=False).logits[0]  # type: ignore[no-any-return]
+        given = {"input_ids": ids, "decoder_input_ids": own} if self.encodes else {"input_ids": own}
+        positions = torch.arange(own.shape[1], device=own.device)[None]
+        return self._logits(positions, use_cache=False, **given)[0]
 
     def slab(self, places: int, columns: int) -> Slab:
         return Slab(self.shape, places, columns, self.device)
@@ -184,28 +185,11 @@ class DecoderModel(nn.Module):
     def cache(self, own: Slab, read: Slab | None) -> SlabCache:
         return SlabCache(own, read)
 
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        cache: Any,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        columns: Columns,
-        seen: torch.Tensor | None = None,
-        encoded: Any = None,
-    ) -> torch.Tensor:
-        """The model's forward with this cache -> logits [rows, vocabulary] of the last token of each row."""
-        if encoded is None:
-            return self.model(  # type: ignore[no-any-return]
-                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
-                columns=columns,
-            ).logits[:, -1]  # fmt: skip
+    def _logits(self, positions: torch.Tensor, **named: Any) -> torch.Tensor:
+        """Logits [rows, new, vocabulary] of the model's own forward."""
         if self._positions is not None:
             self._positions.of.positions = positions
-        return self.model(  # type: ignore[no-any-return]
-            decoder_input_ids=tokens, decoder_attention_mask=mask, attention_mask=seen, encoder_outputs=encoded,
-            past_key_values=cache, use_cache=True, columns=columns,
-        ).logits[:, -1]  # fmt: skip
+        return self.model(**named).logits  # type: ignore[no-any-return]
 
     def read(self, encoded: torch.Tensor) -> Slab:
         """The keys and values, of every layer, of an encoder's output [rows, longest, width]."""

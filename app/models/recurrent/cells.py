@@ -265,24 +265,21 @@ def run_together(
         stepped = model.stride(None if x is None else x[:, made : made + steps].transpose(0, 1), state)
         state = stepped.state
         flags = [False] * len(going) if stepped.ended is None else stepped.ended.tolist()
-        over = [at for at, row in enumerate(going) if flags[at] or limits[row] == made + steps]
-        leave = torch.tensor(over, dtype=torch.int64, device=alive.device)
         for place, y in enumerate(stepped.ys):
             every = model.keeps(place)
             if place not in ys:
                 ys[place] = y.new_zeros((len(limits), *([columns] if every else []), *y.shape[2:]))
             if every:
                 ys[place][:, made : made + steps].index_copy_(0, alive, y.transpose(0, 1))
-            elif over:
-                ys[place].index_copy_(0, alive[leave], y[-1][leave])
         made += steps
-        if not over:
+        staying = [at for at, row in enumerate(going) if not flags[at] and made < limits[row]]
+        if len(staying) == len(going):
             continue
-        for values, value in zip(last, state, strict=True):
-            values.index_copy_(0, alive[leave], value[leave])
-        for at in over:
-            lengths[going[at]] = made
-        staying = [at for at in range(len(going)) if at not in over]
+        lasts = [(ys[place], y[-1]) for place, y in enumerate(stepped.ys) if not model.keeps(place)]
+        for values, value in (*zip(last, state, strict=True), *lasts):
+            values.index_copy_(0, alive, value)
+        for row in going:
+            lengths[row] = made
         going = [going[at] for at in staying]
         stay = torch.tensor(staying, dtype=torch.int64, device=alive.device)
         alive, state = alive[stay], tuple(value[stay] for value in state)

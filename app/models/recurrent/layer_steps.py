@@ -65,11 +65,12 @@ class TorchSteps:
         """How many steps one `stride` of so many rows should make; the first of them ends after `left` steps."""
         return 1
 
-    def step(self, x: torch.Tensor, state: State) -> LayerStep:
-        """`x` [rows, ...] -> [rows, hidden]."""
+    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
+        """As many steps as `longest` says: `x` [steps, rows, ...] -> [steps, rows, hidden]."""
         layers, weights = self.layer.num_layers, self.layer.all_weights
         hidden: list[torch.Tensor] = []
         memory: list[torch.Tensor] = []
+        (x,) = x
         for at in range(layers):
             if self.layer.mode == "LSTM":
                 x, cell = torch.lstm_cell(x, (state[at], state[layers + at]), *weights[at])
@@ -77,12 +78,7 @@ class TorchSteps:
             else:
                 x = _TORCH_CELLS[self.layer.mode](x, state[at], *weights[at])
             hidden.append(x)
-        return x, (*hidden, *memory)
-
-    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
-        """As many steps as `longest` says: `x` [steps, rows, ...] -> [steps, rows, hidden]."""
-        y, after = self.step(x[0], state)
-        return y[None], after
+        return x[None], (*hidden, *memory)
 
 
 class OneDnnSteps(TorchSteps):
@@ -105,10 +101,6 @@ class OneDnnSteps(TorchSteps):
         if left <= _NEAR and rows > _FEW:
             return max(1, min(left, _ROW_STEPS // rows))
         return max(1, min(left, _STEPS, _STRIDE // rows))
-
-    def step(self, x: torch.Tensor, state: State) -> LayerStep:
-        ys, after = self.stride(x[None], state)
-        return ys[0], after
 
     def stride(self, x: torch.Tensor, state: State) -> LayerStep:
         layers = len(self._weights)
@@ -158,12 +150,13 @@ class PackedGruSteps(TorchSteps):
         batch[own] = read
         return batch
 
-    def step(self, x: torch.Tensor, state: State) -> LayerStep:
+    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
         after: list[torch.Tensor] = []
+        (x,) = x
         for place, (hidden, (reads, recalls)) in enumerate(zip(state, self._products, strict=True)):
             after.append(_gru(reads(x) if place else x, recalls(hidden), hidden))
             x = after[-1]
-        return x, tuple(after)
+        return x[None], tuple(after)
 
 
 def _gru(read: torch.Tensor, recalled: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:

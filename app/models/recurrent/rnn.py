@@ -87,8 +87,8 @@ class LayerCell(nn.Module):
         return x, tuple(_joined([(rows, state[at]) for rows, _, state in groups]) for at in range(self.states))
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor | None, State]:
-        y, after = self._fastest().step(x, state)
-        return y if self._reads_steps else None, after
+        ys, after = self.stride(x[None], state)
+        return None if ys is None else ys[0], after
 
     def longest_stride(self, rows: int, left: int) -> int:
         """How many steps of so many rows one `stride` should make; the first of them ends after `left` steps."""
