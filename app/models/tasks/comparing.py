@@ -13,7 +13,7 @@ import numpy as np
 
 from app.contract import Answers, Array, SampleRow
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Outputs, best_first
+from app.models.tasks.task_answers import Outputs, best_first, padded
 from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
@@ -86,12 +86,10 @@ class GivenLabels(Answers):
     def answer(self, outputs: Sequence[Array], note: Sequence[Array]) -> Outputs:
         counts = [len(labels) for labels in note]
         scores = [self._scores(logits) for logits in _split(outputs[0], counts)]
-        best = [np.argsort(-each, kind="stable") for each in scores]
-        shape = len(note), max(counts)
-        labels_sorted, scores_sorted = np.full(shape, b"", object), np.zeros(shape, np.float32)
-        for row, (order, count) in enumerate(zip(best, counts, strict=True)):
-            labels_sorted[row, :count], scores_sorted[row, :count] = note[row][order], scores[row][order]
-        return [labels_sorted, scores_sorted], _if_different(counts)
+        orders = [np.argsort(-each, kind="stable") for each in scores]
+        labels = [own[order] for own, order in zip(note, orders, strict=True)]
+        best = [own[order] for own, order in zip(scores, orders, strict=True)]
+        return [padded(labels, b""), padded(best, 0, np.float32)], _if_different(counts)
 
     def _scores(self, logits: Array) -> Array:
         """Of one row's labels, from [labels, classes]."""
@@ -118,10 +116,9 @@ class Similarities(Answers):
         vectors = outputs[0]
         if self._measure == "cosine":
             vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=_LEAST_NORM)
-        scores = np.zeros((len(note), max(note)), vectors.dtype)
-        for row, group in enumerate(_split(vectors, [count + 1 for count in note])):
-            scores[row, : note[row]] = (group[:1] * group[1:]).sum(axis=-1)
-        return [scores], _if_different(note)
+        groups = _split(vectors, [count + 1 for count in note])
+        scores = [(group[:1] * group[1:]).sum(axis=-1) for group in groups]
+        return [padded(scores, 0, vectors.dtype)], _if_different(note)
 
 
 def _elements(name: str, array: Array) -> tuple[Array, list[int], list[str]]:

@@ -16,7 +16,7 @@ import numpy as np
 from app.contract import Answers, Array, Translated
 from app.errors import BadRequest
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Asked, Outputs
+from app.models.tasks.task_answers import Asked, Outputs, padded
 from app.models.tasks.text_readers import CallTexts, TextReader
 from app.models.tasks.windows import TextWindow, joined, windows_of
 from app.values.tensors import shown
@@ -105,15 +105,12 @@ class Tags(Answers):
         rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
         scores = joined(outputs[0], [tokens.windows for tokens in rows])
         found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]
-        lengths = [len(each) for each in found]
-        shape = (len(rows), max(lengths))
-        pieces, labels = np.full(shape, b"", object), np.full(shape, b"", object)
-        best, starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for row, each in enumerate(found):
-            for place, one in enumerate(each):
-                pieces[row, place], labels[row, place] = one["piece"].encode(), one["label"].encode()
-                best[row, place], starts[row, place], ends[row, place] = one["score"], one["start"], one["end"]
-        return [pieces, labels, best, starts, ends], lengths
+        texts = [padded([[one[key].encode() for one in each] for each in found], b"") for key in ("piece", "label")]
+        numbers = [
+            padded([[one[key] for one in each] for each in found], 0, dtype)
+            for key, dtype in (("score", np.float32), ("start", np.int64), ("end", np.int64))
+        ]
+        return [*texts, *numbers], [len(each) for each in found]
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         rows = zip(*(outputs[spec.name] for spec in self.outputs), strict=True)

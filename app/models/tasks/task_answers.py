@@ -20,6 +20,14 @@ class Asked(NamedTuple):
     option: Any
 
 
+def padded(rows: Sequence[Any], fill: Any, dtype: Any = object) -> Array:
+    """Values [rows, longest, ...] of rows of different lengths; `fill` behind the end of shorter ones."""
+    longest: Array = np.full((len(rows), max(map(len, rows)), *np.shape(rows[0])[1:]), fill, dtype)
+    for row, values in zip(longest, rows, strict=True):
+        row[: len(values)] = values
+    return longest
+
+
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
     """The best text (null if its score is NaN) and its score, and all of them under `top`, the best first."""
     top = [{name: text.decode(), "score": score} for text, score in zip(texts, scores, strict=True)]
@@ -57,13 +65,12 @@ class Masks(Answers):
 
     def answer(self, outputs: Sequence[Array], note: Sequence[Array]) -> Outputs:
         ids, scores = outputs
-        lengths = [len(places) for places in note]
-        shape = (len(note), max(lengths), self._top)
-        texts, best = np.full(shape, b"", object), np.zeros(shape, np.float32)
-        for row, (places, length) in enumerate(zip(note, lengths, strict=True)):
-            texts[row, :length] = [[self._decode([one]).encode() for one in each] for each in ids[row, places].tolist()]
-            best[row, :length] = scores[row, places]
-        return [texts, best], lengths
+        texts = [
+            [[self._decode([one]).encode() for one in each] for each in row[places].tolist()]
+            for row, places in zip(ids, note, strict=True)
+        ]
+        best = [row[places] for row, places in zip(scores, note, strict=True)]
+        return [padded(texts, b""), padded(best, 0, np.float32)], [len(places) for places in note]
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         each = zip(outputs["tokens"], outputs["scores"], strict=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from app.contract import Array, Reader, SampleRow, TensorSpec, TextCut, Translat
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.heads import MASK, MOST_MASKS
+from app.models.tasks.task_answers import padded
 from app.models.tasks.tokenizing import CutTooShort, Encode, TokenIds, backend_of, encode_cut
 
 TOKENS = "tokens"  # the variable axis
@@ -206,9 +207,9 @@ class TextReader(Reader):
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
         lengths = [len(one) for one in found]
-        read = [_stacked([one.ids for one in found], lengths, self.reading.pad)]
+        read = [padded([one.ids for one in found], self.reading.pad, np.int64)]
         if self._types:
-            read.append(_stacked([one.type_ids for one in found], lengths, self._pad_type))
+            read.append(padded([one.type_ids for one in found], self._pad_type, np.int64))
         return Translated(read, {TOKENS: max(lengths)}, {TOKENS: lengths} if len(lengths) > 1 else None, note)
 
     def example(self) -> SampleRow | None:
@@ -304,10 +305,3 @@ def _wrong(name: Names, row: int, rows: int, wrong: str) -> BadText:
     if isinstance(name, str):
         return BadText(name, row if rows > 1 else None, wrong)
     return BadText(name(row), None, wrong)
-
-
-def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) -> Array:
-    longest = max(lengths)
-    values: Array = np.full((len(rows), longest), pad, np.int64)
-    values[np.arange(longest) < np.array(lengths)[:, None]] = list(chain.from_iterable(rows))
-    return values
