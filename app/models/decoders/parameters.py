@@ -79,14 +79,14 @@ class Parameters(Table):
         return value
 
     @classmethod
-    def read(cls, given: Mapping[str, Any] | None) -> Self:
+    def read(cls, given: Mapping[str, Any]) -> Self:
         """The parameters of a request, also by their names in other servers (`values.text_fields`).
 
         Raises BadRequest naming the first that does not fit.
         """
         names: dict[str, str] = {}  # as the request has them, by our own
         asked: dict[str, Any] = {}
-        for name, value in (given or {}).items():
+        for name, value in given.items():
             try:
                 if is_neutral(name, value):
                     continue

@@ -123,13 +123,9 @@ class TextDecoder(nn.Module):
         self.defaults = Defaults.of(decoder.model.generation_config)
         self._detokenizer = detokenizer
 
-    def read_parameters(self, given: Mapping[str, Any] | None) -> Parameters:
-        """Raises BadRequest naming the parameter."""
-        return Parameters.read(given)
-
-    def start(self, ids: Sequence[int], given: Mapping[str, Any] | None) -> Text:
+    def start(self, ids: Sequence[int], given: Mapping[str, Any]) -> Text:
         """A new text, before its prompt is read. It gets as many tokens as were asked for, or as there is room for."""
-        parameters = self.read_parameters(given)
+        parameters = Parameters.read(given)
         encodes = self.decoder.encodes
         room = self.bounds.room(0 if encodes else len(ids))
         most = min(parameters.max_new_tokens or self.bounds.usual, room)

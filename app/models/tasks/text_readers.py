@@ -20,7 +20,7 @@ from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.task_answers import padded
-from app.models.tasks.tokenizing import CutTooShort, Encode, TokenIds, backend_of, encode_cut
+from app.models.tasks.tokenizing import Encode, TokenIds, backend_of, encode_cut
 
 TOKENS = "tokens"  # the variable axis
 #: The name of an input in messages, or a function that names each of its texts by place.
@@ -99,7 +99,7 @@ class TextReader(Reader):
         self._encode: Encode = fast
         #: What is read for an empty text if the tokenizer adds nothing: the token that begins one. None: there is none.
         bos = tokenizer.bos_token_id
-        self._begin = None if bos is None else TokenIds([bos], (0,), (1,), ("",), ((0, 0),))
+        self._begin = None if bos is None else TokenIds([bos], (0,), (1,))
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
         self.inputs = self._inputs(vocabulary)
@@ -149,18 +149,13 @@ class TextReader(Reader):
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
     def _encoded_cut(self, texts: Sequence[Any], cut: TextCut, special: bool) -> Sequence[Any]:
-        """Raises BadRequest naming `cut.name`."""
         most, left = self.cutting(cut)
         if not left:  # what is far behind the cut is not tokenized
             longest = self._longest
             texts = [
                 tuple(one[:longest] for one in text) if isinstance(text, tuple) else text[:longest] for text in texts
             ]
-        try:
-            return encode_cut(self.backend, self._encode, texts, cut, most, left, special=special)
-        except CutTooShort as error:
-            wrong = f"expected at least {error.least} tokens, as special ones count, got {most}"
-            raise BadRequest(f"{cut.name}: {wrong}", param=cut.name) from None
+        return encode_cut(self.backend, self._encode, texts, cut, most, left, special=special)
 
     def cutting(self, cut: TextCut) -> tuple[int, bool]:
         """How many tokens of a text are kept, and whether it is cut at the beginning."""

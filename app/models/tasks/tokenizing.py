@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from app.contract import TextCut
+from app.errors import BadRequest
 
 #: From texts, and whether to add special tokens, to encodings.
 Encode = Callable[..., Sequence[Any]]
@@ -21,8 +22,6 @@ class TokenIds(NamedTuple):
     ids: list[int]
     type_ids: Sequence[int]
     special_tokens_mask: Sequence[int] = ()
-    tokens: Sequence[str] = ()
-    offsets: Sequence[tuple[int, int]] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,27 +72,20 @@ def backend_of(tokenizer: Any) -> Any:
     return backend
 
 
-class CutTooShort(Exception):
-    """Not even the special tokens fit. `least`: how many tokens there must be at least."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__(least)
-        self.least = least
-
-
 def encode_cut(
     backend: Any, encode: Encode, texts: Sequence[Any], cut: TextCut, most: int, left: bool, *, special: bool = True
 ) -> list[Any]:
     """The encodings of texts or pairs, cut to `most` tokens, `special` ones included; of a pair the longer text is cut.
 
     `encode`: a method of `backend`. `left`: at the beginning. With `cut.last` only the last text is cut, to `cut.most`
-    tokens without special ones. Raises CutTooShort.
+    tokens without special ones. Raises BadRequest naming `cut.name` if not even the special tokens fit.
     """
     pairs = bool(texts) and isinstance(texts[0], tuple)
     added = backend.num_special_tokens_to_add(pairs) if special else 0
     room = most - added
     if room < 1:
-        raise CutTooShort(added + 1)
+        wrong = f"expected at least {added + 1} tokens, as special ones count, got {most}"
+        raise BadRequest(f"{cut.name}: {wrong}", param=cut.name)
     if isinstance(backend, SlowTokenizer):
         return [backend.cut(text, room, left, special) for text in texts]
     parts = iter(encode(list(chain.from_iterable(texts)) if pairs else texts, add_special_tokens=False))

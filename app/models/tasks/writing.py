@@ -11,7 +11,7 @@ from app.contract import Answers, Array, Front, Model, ModelInfo, TextCut, Trans
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
-from app.models.decoders.parameters import Bounds, usual_length
+from app.models.decoders.parameters import Bounds, Parameters, usual_length
 from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
@@ -108,7 +108,7 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
         samples,
         chat=chat,
         ids=Front(IdsReader(reader), answers),
-        read_parameters=module.read_parameters,
+        read_parameters=Parameters.read,
     )
 
 
