@@ -99,7 +99,7 @@ def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
     """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
 
-    None for a model that answers a row differently anyway. Raises what `run` raises.
+    Not for a model that answers a row differently anyway. Raises what `run` raises.
     """
     pair = [row for row in rows if row.lengths == rows[0].lengths][:2]
 
@@ -107,15 +107,12 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
         return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
 
     def differs(compare: Comparison, row: SampleRow) -> str | None:
-        wrong = compare.difference([0], [answer(row)], ["beside another batch"])
+        wrong = None
         while wrong is None and time.perf_counter() < until_s:
             wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         return wrong
 
     alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
-    until_s = 0.0
-    if any(map(differs, alone, pair)):
-        return None
     until_s = time.perf_counter() + _AT_ONCE_S
     with ThreadPoolExecutor(len(pair)) as threads:
         wrong = next(filter(None, threads.map(differs, alone, pair)), None)
@@ -214,15 +211,14 @@ def difference(
     tolerance: Tolerance,
     expected: Sequence[RowOutputs],
     got: Sequence[RowOutputs],
-    how: str | Sequence[str],
-    once: str = "alone",
+    how: str,
+    once: str,
 ) -> str | None:
     """The largest difference between two runs of some rows, in words; None within the tolerance.
 
-    `once` and `how`, of each row or of all, say how the rows were run.
+    `once` and `how` say how the rows were run.
     """
-    each = [how] * len(got) if isinstance(how, str) else how
-    return Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, each)
+    return Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, [how] * len(got))
 
 
 _Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, how that was run

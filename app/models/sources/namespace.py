@@ -58,7 +58,7 @@ class Namespace:
         self._file = ""  # of the module that is the package itself
         self._origins: dict[str, str | None] = {}
         self._known_paths = frozenset(sys.path)
-        self._builtins = {**vars(builtins), "__import__": self._import}
+        self.builtins = {**vars(builtins), "__import__": self._import}
         _alive[self.name] = self
         for place, finder in ((0, _Own), (len(sys.meta_path), _PlainNames)):
             if finder not in sys.meta_path:
@@ -102,10 +102,6 @@ class Namespace:
         """Forget the modules. A model that still runs keeps those that it has."""
         for name in [key for key in list(sys.modules) if key == self.name or key.startswith(f"{self.name}.")]:
             sys.modules.pop(name, None)
-
-    def prepare(self, module: ModuleType) -> None:
-        """Give a module of this namespace its builtins, before its code runs."""
-        vars(module)["__builtins__"] = self._builtins
 
     def _import(
         self,
@@ -213,28 +209,26 @@ def _is_importable(top: str) -> bool:
 # loaders
 
 
-class _SourceLoader(SourceFileLoader):
+class _Prepared:
+    """A loader that gives a module of a namespace its builtins, before its code runs."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        if (namespace := _namespace_of(module.__name__)) is not None:
+            vars(module)["__builtins__"] = namespace.builtins
+        super().exec_module(module)  # type: ignore[misc]
+
+
+class _BytecodeLoader(_Prepared, SourcelessFileLoader):
+    pass
+
+
+class _SourceLoader(_Prepared, SourceFileLoader):  # type: ignore[misc]  # typeshed: bases of one method differ
     """Compiles from source each time: cached bytecode is compared by whole seconds, too coarse for a reload after an
     edit, and a repository may be read-only.
     """
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
-
-    def exec_module(self, module: ModuleType) -> None:
-        _prepare(module)
-        super().exec_module(module)
-
-
-class _BytecodeLoader(SourcelessFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        _prepare(module)
-        super().exec_module(module)
-
-
-def _prepare(module: ModuleType) -> None:
-    if (namespace := _namespace_of(module.__name__)) is not None:
-        namespace.prepare(module)
 
 
 _LOADERS: Any = (
