@@ -9,7 +9,7 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import torch
@@ -20,8 +20,6 @@ from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
-from app.models.checks.cell_segments import cell_segments
-from app.models.checks.decoder_segments import decoder_segments
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once, check_rows
 from app.models.checks.samples import (
     example_row,
@@ -32,8 +30,8 @@ from app.models.checks.samples import (
     stack,
     stretched,
 )
-from app.models.checks.segment_check import Segment, check_segments
-from app.models.checks.stage_segments import stage_segments
+from app.models.checks.segment_check import check_segments
+from app.models.checks.segments import segments_of
 from app.models.process_state import OF_BATCHES, ProcessState
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
@@ -178,7 +176,7 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
         if finding is None or finding.cause is not Cause.RANDOM:
             with torch.inference_mode(), only_exceptions():
-                found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
+                found = check_segments(segments_of(model, rows), tolerance, model.info.batching.max_batch)
                 if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
                     state = ProcessState(OF_BATCHES)
                     try:
@@ -204,17 +202,6 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         f"{_leave_batch_out(model.info)}{finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml'
     )
-
-
-def _segments(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
-    """The segments between which a batch may change: stages, or steps of a cell or a decoder."""
-    if model.info.batching.max_batch < 2:
-        return ()
-    if model.stages:
-        return stage_segments(model, rows)
-    if model.writes:
-        return decoder_segments(model, rows)
-    return cell_segments(model, rows) if isinstance(model.call, CellModel) else ()
 
 
 def finding_warning(finding: Finding) -> str:

@@ -1,0 +1,285 @@
+"""The segments of a model for `check_segments`: stages, the steps of a cell, or those of a decoder.
+
+All run on the caller's thread, on the device where the weights are, and on copies of what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, chain, cycle
+from typing import TYPE_CHECKING
+
+import torch
+
+from app.contract import Model, SampleRow, TensorSpec
+from app.models.base import device_of, normalise
+from app.models.checks.row_check import Batch, Cause, batches_together
+from app.models.checks.samples import keywords, longest, stack
+from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
+from app.models.decoders.places import PlacedText, Places
+from app.models.decoders.texts import TextDecoder
+from app.models.recurrent.cells import CellModel, CellStart
+from app.models.stages.staged import SecondAxes, passed_on, resized
+
+if TYPE_CHECKING:  # transformers is imported when a model needs it
+    from app.models.decoders.decoder import DecoderModel
+
+_ROWS = 3  # of a cell, that run alone and then in shared batches
+_STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, which show nothing new
+#: The most tokens of each row of a decoder, and its steps: long ones show nothing else.
+_TEXTS = ((16, 7), (12, 5), (8, 3), (4, 1))
+
+
+def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
+    """The segments between which a batch may change; none of a model in one piece.
+
+    `rows` may share a batch, the longest first. Raises what the model raises, and ConfigError where a stage passes on
+    what it must not. Not for a model that answers the same rows differently twice.
+    """
+    if model.info.batching.max_batch < 2:
+        return ()
+    if model.stages:
+        return _stage_segments(model, rows)
+    if model.writes:
+        return [_decoder_segment(model, rows)]
+    return _cell_segments(model, rows) if isinstance(model.call, CellModel) else ()
+
+
+# stages
+
+
+def _stage_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
+    """A segment for each stage. Rows that ran alone so far share a batch from it on, padded with 0 as the server does.
+
+    The results of the stage and of all later ones are compared.
+    """
+    stages = _Stages(model, rows)
+    batches = list(batches_together(rows, model.info.batching.max_batch))
+    for stage in range(len(model.stages)):
+        where = f"at stage {stage}"
+        yield Segment(
+            stages.specs(stage),
+            [stages.alone(stage, place, where) for place in range(len(rows))],
+            partial(stages.run, stage),
+            [replace(batch, how=[f"{how} {where}" for how in batch.how]) for batch in batches],
+            beside_nan=[0],
+        )
+
+
+class _Stages:
+    """A segment takes what the stage before passed on. Stages take the inputs and their context again from the rows."""
+
+    def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
+        self._model = model
+        self._rows = rows
+        self._device = device_of(model.call)
+        self._results = [self._from(0, (), [row]) for row in rows]
+        self._axes = SecondAxes()
+        for row, results in zip(rows, self._results, strict=True):
+            for stage, passed in enumerate(results):
+                self._axes.learn(stage, passed, row.lengths)
+
+    def alone(self, stage: int, place: int, where: str) -> LoneRow:
+        results = self._results[place]
+        passed = results[stage - 1] if stage else []
+        return LoneRow(self._rows[place], passed, list(chain.from_iterable(results[stage:])), where)
+
+    def run(self, stage: int, lone: Sequence[LoneRow]) -> Tensors:
+        """The results of a stage and of all later ones."""
+        rows = [one.row for one in lone]
+        passed = []
+        for number, pieces in enumerate(zip(*(one.given for one in lone), strict=True)):
+            axis = self._axes.of(stage - 1, number)
+            passed.append(torch.cat([resized(piece, longest(rows)[axis]) for piece in pieces] if axis else pieces))
+        return list(chain.from_iterable(self._from(stage, passed, rows)))
+
+    def specs(self, stage: int) -> list[TensorSpec]:
+        """Of the results from this stage on, with the stage in each name."""
+        *inner, last = range(len(self._model.stages))
+        found = []
+        for number in inner[stage:]:
+            values = self._results[0][number]
+            for place, value in enumerate(values):
+                name = f"stage {number}" if len(values) == 1 else f"stage {number}, value {place}"
+                found.append(spec_of(name, value, self._axes.of(number, place)))
+        return [*found, *(replace(spec, name=f"stage {last}, {spec.name}") for spec in self._model.info.outputs)]
+
+    def _from(self, first: int, passed: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
+        """The results of each stage from `first` on, copied."""
+        model, parts = self._model, self._model.stages
+        inputs = [torch.as_tensor(value).to(self._device) for value in stack(model.info.inputs, rows)]
+        given = [*inputs, *parts.given([value.clone() for value in inputs])[len(inputs) :]]
+        passed = passed if first else inputs
+        results = []
+        for stage in range(first, len(parts)):
+            arguments = parts.arguments(stage, passed, given)
+            named = keywords(model, rows, len(rows)) if stage == 0 else {}
+            result = parts.calls[stage](*(value.clone() for value in arguments), **named)
+            if stage + 1 < len(parts):
+                values: Iterable[torch.Tensor] = passed_on(result, stage, len(rows))
+            else:
+                values = map(torch.as_tensor, normalise(result, model.info.outputs))
+            passed = [value.clone() for value in values]
+            results.append([*passed])
+        return results
+
+
+# cells
+
+
+def _cell_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
+    """A step, then the start and the finish, beside NaN alone.
+
+    A few rows run alone, and the tensors of each step are kept. The same steps then run in shared batches: rows begin
+    one after another, and leave as they end.
+    """
+    cell = _Cell(model)
+    first = rows[0]
+    steps = [cell.alone(row) for row in (first, *rows[:0:-1], first)[:_ROWS]]  # the last is shorter
+    lone, last = list(chain.from_iterable(steps)), len(steps[0]) - 1
+    names = [spec.name for spec in model.info.outputs]
+    if cell.finishes:
+        names = [f"y[{place}]" if cell.ys > 1 else "y" for place in range(cell.ys)]
+    states = [f"state[{place}]" for place in range(cell.states)]
+    specs = list(map(spec_of, [*names, *states, "ended"], lone[0].made))
+    batches = list(_batches(steps, lone, model.info.batching.max_batch))
+    ends = sorted({0, last // 2, last})
+    yield Segment(specs, lone, cell.step, batches, ends, lambda one: cell.step([one]), Cause.MEMORY)
+    begun = LoneRow(first, (), cell.start([LoneRow(first, (), ())]), "before step 1")
+    names = ["x", *states] if len(begun.made) > cell.states else states
+    yield Segment(list(map(spec_of, names, begun.made)), [begun], cell.start, beside_nan=[0])
+    if cell.finishes and last + 1 < _STEPS:
+        ended = cell.after(steps[0])
+        specs = [spec_of(spec.name, made) for spec, made in zip(model.info.outputs, ended.made, strict=True)]
+        yield Segment(specs, [ended], cell.finish, beside_nan=[0])
+
+
+def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: int) -> Iterator[Batch]:
+    """Batches of steps: first the first step of all rows; then each row begins one step after the row before it,
+    and is alternately before and behind it in the batch. `lone` has the steps of all rows.
+    """
+    begins = list(accumulate(map(len, steps), initial=0))
+    yield beside(lone, begins[:-1][:most])
+    for now in range(1, len(steps) + max(map(len, steps))):
+        places = [begins[row] + now - row for row, own in enumerate(steps) if 0 <= now - row < len(own)][:most]
+        if len(places) > 1:
+            yield beside(lone, places[::-1] if now % 2 else places)
+
+
+class _Cell:
+    """Runs a cell on copies: it may write into its arguments, and return the same memory again."""
+
+    def __init__(self, model: Model) -> None:
+        assert isinstance(model.call, CellModel)
+        self._model, self._cell = model, model.call
+        self.finishes = model.call.finishes
+        self.ys = self.states = self._made = 0  # tensors of both that a step returns; the steps of the last row
+
+    def alone(self, row: SampleRow) -> list[LoneRow]:
+        """The steps of a row."""
+        begun = self._begin([row])
+        limit = min(_STEPS, self._cell.limits(begun)[0])
+        self.states, state = len(begun.state), begun.state
+        steps: list[LoneRow] = []
+        ended = False
+        while not ended and len(steps) < limit:
+            one = LoneRow(row, [*([] if begun.x is None else [begun.x[:, len(steps)]]), *state], ())
+            made = self.step([one])
+            steps.append(LoneRow(row, one.given, made, f"at step {len(steps) + 1}"))
+            state = tuple(made[self.ys :][: self.states])
+            ended = len(made) > self.ys + self.states and bool(made[-1][0])
+        return steps
+
+    def start(self, lone: Sequence[LoneRow]) -> Tensors:
+        """What comes before the first step."""
+        begun = self._begin([one.row for one in lone])
+        return [*([] if begun.x is None else [begun.x]), *begun.state]
+
+    def step(self, lone: Sequence[LoneRow]) -> Tensors:
+        """One step of some rows: their ys, states, and which have ended if the cell says so."""
+        given = _joined(lone)
+        reads = len(given) - self.states
+        stepped = self._cell.step(given[0] if reads else None, tuple(given[reads:]))
+        self.ys = len(stepped.ys)
+        ended = [] if stepped.ended is None else [stepped.ended]
+        return [value.clone() for value in (*stepped.ys, *stepped.state, *ended)]
+
+    def after(self, steps: Sequence[LoneRow]) -> LoneRow:
+        """What comes after the last of all steps of a row."""
+        self._made = len(steps)
+        ys = [torch.stack([step.made[place] for step in steps], 1) for place in range(self.ys)]
+        one = LoneRow(steps[0].row, [*steps[-1].made[self.ys :][: self.states], *ys], ())
+        return LoneRow(one.row, one.given, self.finish([one]), "after its last step")
+
+    def finish(self, lone: Sequence[LoneRow]) -> Tensors:
+        given = _joined(lone)
+        ends = torch.tensor([self._made] * len(lone), device=self._cell.device)
+        return self._cell.finish(tuple(given[: self.states]), given[self.states :], ends)
+
+    def _begin(self, rows: Sequence[SampleRow]) -> CellStart:
+        inputs = [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, rows)]
+        return self._cell.begin(inputs, **keywords(self._model, rows, len(rows)))
+
+
+def _joined(lone: Sequence[LoneRow]) -> list[torch.Tensor]:
+    """What these rows were given as a batch, in memory of its own."""
+    return list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))
+
+
+# decoders
+
+
+def _decoder_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
+    """The last steps of a few rows: they join others that are half way, and make that step together.
+
+    Its logits are compared with those of the model's own forward for all tokens of the row, without a cache. So this
+    also finds an architecture whose steps differ from its forward.
+    """
+    assert isinstance(model.call, TextDecoder)
+    decoder, bounds = model.call.decoder, model.call.bounds
+    lone = []
+    for row, (tokens, most) in zip(cycle(rows), _TEXTS, strict=False):
+        ids = row.arrays[0].tolist()[: min(tokens, bounds.both or bounds.prompt)]
+        steps = min(most, len(ids), bounds.text)
+        # a decoder reads its prompt without the last token, which is that of the first step
+        fed = [decoder.start, *ids[: steps - 1]] if decoder.encodes else ids[-steps:]
+        read = ids if decoder.encodes else ids[: len(ids) - steps + 1]
+        one = LoneRow(row, [torch.tensor([each], device=decoder.device) for each in (read, fed)], ())
+        lone.append(LoneRow(row, one.given, _whole(decoder, one), f"at step {steps}"))
+    most = model.info.batching.max_batch
+    batches = [beside(lone, places[:most], Cause.JOINS) for places in ([0, 1, 2, 3], [3, 2, 1, 0])]
+    again = partial(_whole, decoder)
+    specs = [spec_of("logits", lone[0].made[0])]
+    return Segment(specs, lone, partial(_stepped, decoder), batches, again=again, once="by its own forward")
+
+
+def _whole(decoder: DecoderModel, one: LoneRow) -> Tensors:
+    """The logits after all tokens of a row, from the model's own forward."""
+    read, fed = one.given
+    return [decoder.whole(read, fed if decoder.encodes else torch.cat([read[:, :-1], fed], 1))[-1:]]
+
+
+def _stepped(decoder: DecoderModel, lone: Sequence[LoneRow]) -> Tensors:
+    """The logits of the last step, which all rows make together. Those with more steps begin before. The slabs hold
+    noise at first, as they do after earlier rows.
+    """
+    read = [one.given[0][0].tolist() for one in lone]
+    fed = [one.given[1][0].tolist() for one in lone]
+    width, steps = max(map(len, read)), max(map(len, fed))
+    places: Places[int] = Places(decoder, len(lone), width + steps, width if decoder.encodes else 0)
+    for slab in (places.own, places.read):
+        if slab is not None:
+            slab.values.normal_()
+    rows: list[PlacedText[int]] = []
+    for left in range(steps, 0, -1):
+        new = [at for at, own in enumerate(fed) if len(own) == left]
+        if new:
+            ids = torch.tensor([read[at] + [0] * (width - len(read[at])) for at in new], device=decoder.device)
+            rows += places.begin(new, decoder.begin(ids, [len(read[at]) for at in new]), rows)
+        logits = places.step(rows, [fed[row.text][-left] for row in rows])
+        places.stepped(rows)
+    made = torch.empty_like(logits)
+    made[[row.text for row in rows]] = logits
+    return [made]
