@@ -10,6 +10,7 @@ import difflib
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from statistics import median
@@ -35,8 +36,8 @@ _SIZES = (1, 2, 7)  # rows, beside the largest batch, at which stages are compar
 _ROWS = 3  # to export with; it must differ from all lengths, because torch.export takes equal sizes for one
 _TIMED_ROWS = 8  # of the batch whose operators are timed
 _ROUNDS = 7
-_NEAR = 0.25  # of a stage's time: how far a cut may be from the place where stages are equal
-_PER_TENSOR = 0.02  # of a stage's time: how much further it may be for each crossing tensor less
+#: Of a stage's time: how much further from equal stages a cut may be for each crossing tensor less.
+_PER_TENSOR = 0.02
 _LONGEST_REASON = 600
 
 
@@ -123,51 +124,31 @@ def _after(graph: Graph, names: Sequence[str], known: dict[str, str]) -> list[in
 
 
 def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
-    """Places between parts of the graph that take the same time."""
-    equal = [float(node not in graph.derived) for node in graph.nodes]
+    """Places between parts of the graph that take about the same time."""
     try:
         lengths = short_lengths(model.info.client_inputs)
         size = min(_TIMED_ROWS, model.info.batching.max_batch)
-        times = operator_times(graph, _arguments(model, _rows(model, lengths), size))
+        times = _operator_times(graph, _arguments(model, _rows(model, lengths), size))
     except Exception:  # the model may raise on made-up rows
         log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
-        times = equal
-    # if one operator takes most of the time, no places may be left behind it for the other cuts
-    places = _shared_out(graph, times, stages) or _shared_out(graph, equal, stages)
-    if not places:
+        times = [float(node not in graph.derived) for node in graph.nodes]
+    crossing: dict[int, int] = {}
+    for place in range(1, len(graph.nodes)):
+        with suppress(CannotCut):
+            crossing[place] = graph.crossing(place)
+    if len(crossing) < stages - 1:
         raise ConfigError(f"expected fewer stages, got {stages}: it cannot be cut in so many places")
-    return places
-
-
-def _shared_out(graph: Graph, times: Sequence[float], stages: int) -> list[int]:
-    """Places between stages of equal sums of `times`; none if it cannot be cut so often."""
     ends = list(accumulate(times, initial=0.0))
-    share = ends[-1] / stages
     places: list[int] = []
     for number in range(1, stages):
-        left = range(places[-1] + 1 if places else 1, len(graph.nodes) - (stages - 1 - number))
-        place = _best(graph, left, [abs(end / share - number) for end in ends])
-        if place is None:
-            return []
-        places.append(place)
+        behind = [place for place in crossing if place > max(places, default=0)]
+        left = behind[: len(behind) - (stages - 1 - number)]  # the others are for later cuts
+        worth = {place: abs(ends[place] * stages / ends[-1] - number) + _PER_TENSOR * crossing[place] for place in left}
+        places.append(min(left, key=worth.__getitem__))
     return places
 
 
-def _best(graph: Graph, places: range, distances: Sequence[float]) -> int | None:
-    """The place with the least distance, weighted by its crossing tensors; None if none can be cut."""
-    best: tuple[float, int] | None = None
-    for place in sorted(places, key=distances.__getitem__):
-        if best is not None and distances[place] > max(_NEAR, best[0]):
-            break
-        try:
-            score = distances[place] + _PER_TENSOR * graph.crossing(place)
-        except CannotCut:
-            continue
-        best = min(best or (score, place), (score, place))
-    return None if best is None else best[1]
-
-
-def operator_times(graph: Graph, arguments: Sequence[torch.Tensor]) -> list[float]:
+def _operator_times(graph: Graph, arguments: Sequence[torch.Tensor]) -> list[float]:
     """Seconds of each operator, the median of some runs; 0 for those of the context."""
     timer = _Timer(graph.module)
     with torch.inference_mode():

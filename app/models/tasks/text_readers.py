@@ -133,7 +133,7 @@ class TextReader(Reader):
         return [_text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
 
     def translated(self, calls: Sequence[CallTexts], cut: TextCut | None, *, whole: bool = False) -> list[Translated]:
-        """The model's rows of each call; all texts are tokenized at once, unless they are cut. Raises BadText.
+        """The model's rows of each call; all texts are tokenized at once. Raises BadText.
 
         `whole`: the texts already have their prompt and special tokens.
         """
