@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from app.errors import BadRequest, ConfigError
-from app.models.description.config_tables import Table, explain
+from app.models.description.config_tables import Table, expects, explain
 from app.values.tensors import shown
 from app.values.text_fields import BY_NAME, is_neutral
 
 MOST_STOPS = 16
-_ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
+_ONE_BEAM = "1: beam search is not offered, since its rows do not move on one by one"
 
 #: Settings of generation_config.json that are not supported and would change a text, with the value that does not.
 _NOT_OFFERED: Mapping[str, object] = {
@@ -50,7 +50,7 @@ class Parameters(Table):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    num_beams: int = 1
+    num_beams: Annotated[int, expects(_ONE_BEAM, lambda value: value == 1)] = 1
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -70,13 +70,6 @@ class Parameters(Table):
         if not isinstance(ids, list) or not all(type(one) is int for one in ids):
             raise ValueError(f"expected a list of ids of tokens, got {shown(value)}")
         return frozenset(ids)
-
-    @field_validator("num_beams")
-    @classmethod
-    def _no_beams(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError(f"{_ONE_BEAM}, got {value}")
-        return value
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
-from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, explain
+from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, expects, explain
 from app.models.description.declared_specs import input_specs, output_specs
 from app.models.tasks.task_specs import TASKS
 
@@ -49,14 +49,7 @@ _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 class WarmupTable(Table):
     """`[warmup]`: real rows to try the model with, beside model.toml."""
 
-    file: str
-
-    @field_validator("file")
-    @classmethod
-    def _format_is_known(cls, value: str) -> str:
-        if not value.endswith((".json", ".npz")):
-            raise ValueError(f"expected a .json or .npz file, got {value!r}")
-        return value
+    file: Annotated[str, expects("a .json or .npz file", lambda value: value.endswith((".json", ".npz")))]
 
 
 class ModelTable(Table):
@@ -64,7 +57,7 @@ class ModelTable(Table):
 
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    task: str | None = None
+    task: Annotated[str, expects(f"one of {', '.join(TASKS)}", TASKS.__contains__)] | None = None
     task_options: TaskTable = TaskTable()
     weights: str | None = None
     platform: str | None = None
@@ -79,13 +72,6 @@ class ModelTable(Table):
     inputs: list[InputTable] = Field(default_factory=list, min_length=1)
     outputs: list[OutputTable] = Field(default_factory=list, min_length=1)
     batching: Batching = Batching()
-
-    @field_validator("task")
-    @classmethod
-    def _task_is_known(cls, value: str | None) -> str | None:
-        if value is not None and value not in TASKS:
-            raise ValueError(f"expected one of {', '.join(TASKS)}, got {value!r}")
-        return value
 
     @field_validator("source")
     @classmethod

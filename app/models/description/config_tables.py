@@ -6,11 +6,11 @@ How the tables fit together is checked in `declared_specs.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.contract import DATATYPES, is_integer
 from app.models.tasks.task_specs import TASKS
@@ -51,24 +51,21 @@ def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]
     return list(table.model_fields)
 
 
+def expects(wanted: str, fits: Callable[[Any], object]) -> AfterValidator:
+    """A validator of a key: `expected WANTED, got ...` for values that do not fit."""
+
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(f"expected {wanted}, got {value!r}")
+        return value
+
+    return AfterValidator(checked)
+
+
 class TensorTable(Table):
-    name: str
-    datatype: str
+    name: Annotated[str, expects("a name in one line, without spaces at its ends", _TENSOR_NAME.fullmatch)]
+    datatype: Annotated[str, expects(f"one of {', '.join(DATATYPES)}", DATATYPES.__contains__)]
     shape: list[int | str]
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_one_line(cls, value: str) -> str:
-        if not _TENSOR_NAME.fullmatch(value):
-            raise ValueError(f"expected a name in one line, without spaces at its ends, got {value!r}")
-        return value
-
-    @field_validator("datatype")
-    @classmethod
-    def _datatype_is_known(cls, value: str) -> str:
-        if value not in DATATYPES:
-            raise ValueError(f"expected one of {', '.join(DATATYPES)}, got {value!r}")
-        return value
 
     @field_validator("shape", mode="before")
     @classmethod
@@ -160,18 +157,13 @@ class TaskTable(Table):
     normalize: bool | None = None
     prompt: str | None = None
     pairs: bool = False
-    hypothesis_template: str = "This example is {}."
+    hypothesis_template: Annotated[
+        str, expects("a sentence with one {} for the label", lambda value: value.count("{}") == 1)
+    ] = "This example is {}."
     multi_label: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1)
     aggregation: Literal["none", "simple", "first", "average", "max"] | None = None
     handle_impossible_answer: bool = True
-
-    @field_validator("hypothesis_template")
-    @classmethod
-    def _template_has_a_place(cls, value: str) -> str:
-        if value.count("{}") != 1:
-            raise ValueError(f"expected a sentence with one {{}} for the label, got {value!r}")
-        return value
 
     def check(self, task: str) -> None:
         """Raise ValueError for an option that the task does not have."""
