@@ -26,6 +26,7 @@ from app.models.stages.staged import SecondAxes, passed_on, resized
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel
 
+_TOGETHER = 4  # rows of a model in stages
 _ROWS = 3  # of a cell, that run alone and then in shared batches
 _STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, which show nothing new
 #: The most tokens of each row of a decoder, and its steps: long ones show nothing else.
@@ -56,7 +57,8 @@ def _stage_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment
     The results of the stage and of all later ones are compared.
     """
     stages = _Stages(model, rows)
-    batches = list(batches_together(rows, model.info.batching.max_batch))
+    together = batches_together(rows, min(_TOGETHER, model.info.batching.max_batch))
+    batches = [batch for batch in together if batch.size == len(batch.places)]
     for stage in range(len(model.stages)):
         where = f"at stage {stage}"
         yield Segment(
