@@ -300,7 +300,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pooling", "kinds", "message"),
     [
-        ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says pooling_mode_max_tokens"),
+        ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says max"),
         (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
     ],
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,9 @@ from app.errors import ConfigError
 from app.models.sources.hubs import cached_file
 
 SENTENCE_CONFIG = "config_sentence_transformers.json"
-_POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
-}
-#: The values of `pooling_mode`, since version 5.
-_POOLING_MODES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+#: The values of `pooling_mode`; before version 5 each had a flag of its own, such as `pooling_mode_mean_tokens`.
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_POOLING_FLAG = re.compile(r"pooling_mode_(.+?)(_tokens?)?")
 _ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU}
 _IN_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 
@@ -51,18 +48,15 @@ class SentenceFiles:
         found = self._json(f"{folder}/config.json")
         if not isinstance(found, dict):
             return None
-        if "pooling_mode" in found:
-            mode = found["pooling_mode"]
-            modes, known = mode if isinstance(mode, list) else [str(mode)], _POOLING_MODES
-        else:
-            flags = (key for key, value in found.items() if key.startswith("pooling_mode_") and value is True)
-            modes, known = sorted(flags), _POOLINGS
-        if len(modes) != 1 or modes[0] not in known:
+        flags = [flag[1] for key in sorted(found) if (flag := _POOLING_FLAG.fullmatch(key)) and found[key] is True]
+        modes = found.get("pooling_mode", flags)
+        modes = modes if isinstance(modes, list) else [str(modes)]
+        if len(modes) != 1 or modes[0] not in _POOLINGS:
             raise ConfigError(
                 f"task_options.pooling: expected one to be given, since {folder}/config.json says "
                 f"{', '.join(map(str, modes))}"
             )
-        return known[modes[0]]
+        return _POOLINGS[modes[0]]
 
     def dense(self) -> nn.Sequential:
         """The dense layers behind the pooling. Raises ConfigError for steps that are not supported."""
