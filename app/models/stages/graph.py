@@ -172,9 +172,9 @@ class _Build:
         self._whole = whole
         self._own = [node for node in whole.nodes[begin:end] if node not in whole.derived]
         self._graph = fx.Graph()
+        #: As they cross the cut, with their rows first.
+        self._passed = {node: self._graph.placeholder(node.name) for node in live}
         self._copies: dict[fx.Node, fx.Node] = {}
-        self._passed: dict[fx.Node, fx.Node] = {}  # as it crosses the cut, with its rows first
-        self._live = live
         self._first = begin == 0
 
     def graph(self, outgoing: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
@@ -182,11 +182,10 @@ class _Build:
 
         `outgoing`: the values for the next stage; None: the result of the whole module.
         """
-        for node in self._live:
-            self._passed[node] = self._graph.placeholder(node.name)
         given = [*self._whole.inputs, *self._whole.context]
-        self._copies.update((node, self._graph.placeholder(node.name)) for node in given)
-        placeholders = [self._copies[node] for node in given]
+        placeholders = [self._graph.placeholder(node.name) for node in given]
+        self._copies.update(zip(given, placeholders, strict=True))
+        self._copies.update((node, self._moved(copy, 0, self._rows(node))) for node, copy in self._passed.items())
         for node in self._own:
             self._copy(node)
         if outgoing is None:
@@ -194,6 +193,7 @@ class _Build:
             self._graph.output(values if kind is None else pytree.tree_unflatten(values, kind))
         else:
             self._graph.output(tuple(self._passed_on(node) for node in outgoing))
+        self._graph.eliminate_dead_code()
         inputs = len(self._whole.inputs) if self._first else 0  # the first stage takes them all
         used = tuple(place for place, copy in enumerate(placeholders) if copy.users and place >= inputs)
         for place, copy in enumerate(placeholders):
@@ -211,17 +211,7 @@ class _Build:
 
     def _of(self, node: fx.Node) -> fx.Node:
         """The value of this node in the stage."""
-        copy = self._copies.get(node)
-        if copy is not None:
-            return copy
-        if node in self._passed:
-            dim = self._whole.row_dim(node) or 0
-            copy = self._passed[node]
-            if dim:
-                copy = self._graph.call_function(torch.movedim, (copy, 0, dim))
-            self._copies[node] = copy
-            return copy
-        return self._copy(node)
+        return self._copies.get(node) or self._copy(node)
 
     def _copy(self, node: fx.Node) -> fx.Node:
         for source in node.all_input_nodes:  # the sources of a value that is computed again come first
@@ -233,11 +223,13 @@ class _Build:
         return copy
 
     def _passed_on(self, node: fx.Node) -> fx.Node:
-        if node in self._passed:
-            return self._passed[node]
-        dim = self._whole.row_dim(node) or 0
-        copy = self._of(node)
-        return self._graph.call_function(torch.movedim, (copy, dim, 0)) if dim else copy
+        return self._passed.get(node) or self._moved(self._of(node), self._rows(node), 0)
+
+    def _rows(self, node: fx.Node) -> int:
+        return self._whole.row_dim(node) or 0
+
+    def _moved(self, copy: fx.Node, dim: int, to: int) -> fx.Node:
+        return copy if dim == to else self._graph.call_function(torch.movedim, (copy, dim, to))
 
 
 def _is_tensor(node: fx.Node) -> bool:
