@@ -7,7 +7,7 @@ convolution or a mean, only runs rows of one length together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,26 +65,25 @@ class LayerCell(nn.Module):
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        x, state = self._begun(inputs, lengths)
-        return self._fastest().reads(x, lengths), state
-
-    def _begun(
-        self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         if lengths is None or self._before_stepwise:
-            return self._start(inputs)
-        groups = []
-        for length, rows in _of_one_length(lengths):
-            group = [value.index_select(0, rows) for value in inputs]
-            for place, dim in self._along:
-                group[place] = group[place].narrow(dim, 0, length)
-            groups.append((rows, *self._start(group)))
-            got = groups[-1][1].shape[1]
-            if got != length:
-                raise ConfigError(f"recurrent: expected as many steps as the inputs are long, {length}, got {got}")
-        place, dim = self._along[0]
-        x = _joined([(rows, x) for rows, x, _ in groups], inputs[place].shape[dim])
-        return x, tuple(_joined([(rows, state[at]) for rows, _, state in groups]) for at in range(self.states))
+            x, state = self._start(inputs)
+        else:
+            place, dim = self._along[0]
+
+            def start(rows: torch.Tensor, length: int) -> list[torch.Tensor]:
+                group = [value.index_select(0, rows) for value in inputs]
+                for at, axis in self._along:
+                    group[at] = group[at].narrow(axis, 0, length)
+                x, state = self._start(group)
+                if x.shape[1] != length:
+                    raise ConfigError(
+                        f"recurrent: expected as many steps as the inputs are long, {length}, got {x.shape[1]}"
+                    )
+                return [x, *state]
+
+            x, *own = _by_length(lengths, start, [inputs[place].shape[dim], *[0] * self.states])
+            state = tuple(own)
+        return self._fastest().reads(x, lengths), state
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor | None, State]:
         ys, after = self.stride(x[None], state)
@@ -113,14 +112,12 @@ class LayerCell(nn.Module):
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
         if ys is None or self._finishes_stepwise:
             return self._finish(state, ys)
-        groups = []
-        for length, rows in _of_one_length(lengths):
-            group = self._finish([value.index_select(0, rows) for value in state], ys.index_select(0, rows)[:, :length])
-            groups.append((rows, normalise(group, self._outputs)))
-        return [
-            _joined([(rows, group[place]) for rows, group in groups], ys.shape[1] if leads(spec) else None)
-            for place, spec in enumerate(self._outputs)
-        ]
+
+        def finish(rows: torch.Tensor, length: int) -> list[torch.Tensor]:
+            own = self._finish([value.index_select(0, rows) for value in state], ys.index_select(0, rows)[:, :length])
+            return normalise(own, self._outputs)
+
+        return _by_length(lengths, finish, [ys.shape[1] if leads(spec) else 0 for spec in self._outputs])
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """The layer's input, rows first, and its first state."""
@@ -146,21 +143,23 @@ class LayerCell(nn.Module):
         return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
 
 
-def _of_one_length(lengths: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Each length and the places of its rows."""
+def _by_length(
+    lengths: torch.Tensor, run: Callable[[torch.Tensor, int], list[torch.Tensor]], longest: Sequence[int]
+) -> list[torch.Tensor]:
+    """Call `run` for the rows (INT64 [n]) of each length, and join its results, rows first. Those with a `longest` are
+    padded to so many steps with zeros.
+    """
     places: dict[int, list[int]] = {}
     for row, length in enumerate(lengths.tolist()):
         places.setdefault(length, []).append(row)
-    for length, rows in places.items():
-        yield length, torch.tensor(rows, device=lengths.device)
-
-
-def _joined(groups: Sequence[tuple[torch.Tensor, torch.Tensor]], longest: int | None = None) -> torch.Tensor:
-    """Groups of rows, with their places, as one batch; with `longest`, padded to so many steps with zeros."""
-    rows = sum(len(places) for places, _ in groups)
-    first = groups[0][1]
-    shape = (rows, *first.shape[1:]) if longest is None else (rows, longest, *first.shape[2:])
-    batch = first.new_zeros(shape)
-    for places, values in groups:
-        (batch if longest is None else batch[:, : values.shape[1]]).index_copy_(0, places, values)
+    batch: list[torch.Tensor] = []
+    for length, own in places.items():
+        rows = torch.tensor(own, device=lengths.device)
+        made = run(rows, length)
+        batch = batch or [
+            value.new_zeros((len(lengths), *([steps] if steps else value.shape[1:2]), *value.shape[2:]))
+            for value, steps in zip(made, longest, strict=True)
+        ]
+        for values, value, steps in zip(batch, made, longest, strict=True):
+            (values[:, : value.shape[1]] if steps else values).index_copy_(0, rows, value)
     return batch
