@@ -16,6 +16,7 @@ from app.models.repository import Repository
 
 #: The files of a model's folder: modification time and size.
 _Files = dict[Path, tuple[int, int]]
+_LEFT_OUT = (".", "__pycache__")  # what their names begin with
 _Change = Callable[[str], Awaitable[None]]
 
 _log = logging.getLogger("starling.models")
@@ -101,26 +102,26 @@ def _files_in(folder: Path) -> _Files:
     """
     found: _Files = {}
     seen: set[tuple[int, int]] = set()
-    places = [folder]
-    while places:
-        place = places.pop()
-        try:
-            status = place.stat()
-            entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(place))
-        except FileNotFoundError:
+
+    def refuse(error: OSError) -> None:
+        if not seen and not isinstance(error, FileNotFoundError):  # the folder itself
+            raise error
+
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        own = _status(Path(place))
+        if own is None or (own.st_dev, own.st_ino) in seen:
+            folders.clear()
             continue
-        except OSError:
-            if place is folder:
-                raise
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        for entry in entries:
-            if entry.name.startswith((".", "__pycache__")):
-                continue
-            with suppress(OSError):  # it has just been removed
-                if entry.is_dir():
-                    places.append(Path(entry.path))
-                else:
-                    status = entry.stat()
-                    found[Path(entry.path)] = status.st_mtime_ns, status.st_size
+        seen.add((own.st_dev, own.st_ino))
+        folders[:] = [name for name in folders if not name.startswith(_LEFT_OUT)]
+        for path in (Path(place, name) for name in names if not name.startswith(_LEFT_OUT)):
+            if (status := _status(path)) is not None:
+                found[path] = status.st_mtime_ns, status.st_size
     return found if any(path.name == FILE_NAME for path in found) else {}
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None if it has just been removed."""
+    with suppress(OSError):
+        return path.stat()
+    return None

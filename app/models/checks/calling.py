@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,26 +37,21 @@ def call_directly(model: Model) -> Run:
 
 def on_thread(name: str, function: Callable[..., _T], *args: Any) -> _T:
     """Call a function on a new thread of this name, and wait for it. Raises what it raises."""
-    found: list[_T] = []
-    errors: list[BaseException] = []
+    made: Future[_T] = Future()
 
-    def run() -> None:
+    def run(made: Future[_T]) -> None:
         try:
-            found.append(function(*args))
+            made.set_result(function(*args))
         except BaseException as error:
-            errors.append(error)
+            made.set_exception(error)
+        del made  # here and below, else an error would form a cycle with its frames
 
     # a daemon: a model that hangs must not keep a process that has been told to end
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        error = errors.pop()
-        try:
-            raise error
-        finally:
-            del error  # else it would form a cycle with its frames
-    return found[0]
+    threading.Thread(target=run, args=[made], name=name, daemon=True).start()
+    try:
+        return made.result()
+    finally:
+        del made
 
 
 @contextmanager
