@@ -113,7 +113,7 @@ def pointed(context: str, window: Any, start: int, end: int, none: float = -9.0)
 
 
 def answer_of(answers: SpanAnswers, context: str, window: Any, logits: Any, note: Any = None) -> Any:
-    outputs, _ = answers.answer([logits[None]], note or [ReadContext(context, [window])])
+    outputs, _ = answers.answer([logits[None]], note or [ReadContext(context, window, [range(len(window))])])
     text, score, start, end = (array[0] for array in outputs)
     assert context[start:end].encode() == text
     return text.decode(), float(score)
@@ -136,13 +136,15 @@ def test_no_answer_is_an_empty_text_with_its_score(tmp_path: Path) -> None:
     assert (text, score) == ("cat", pytest.approx(softmax(logits[own])[2].prod(), rel=1e-5))
     for value, expected in ((True, ""), (False, "cat")):
         for answers in (SpanAnswers(2), forced):
-            note = answers.with_parameters([ReadContext(context, [window])], {"handle_impossible_answer": value})
+            note = answers.with_parameters(
+                [ReadContext(context, window, [range(len(window))])], {"handle_impossible_answer": value}
+            )
             assert answer_of(answers, context, window, logits, note)[0] == expected
     with pytest.raises(BadRequest, match=r"^parameters.handle_impossible_answer: expected true or false, got 'yes'"):
         forced.with_parameters([], {"handle_impossible_answer": "yes"})
     sure = pointed(context, window, 4, 7)
     both = np.stack([logits, sure])
-    outputs, _ = SpanAnswers(2).answer([both], [ReadContext(context, [window, window])])
+    outputs, _ = SpanAnswers(2).answer([both], [ReadContext(context, window, [range(len(window))] * 2)])
     assert outputs[0][0] == b"cat"
 
 

@@ -94,7 +94,7 @@ def test_tokens_of_a_long_text_are_those_of_its_windows(tmp_path):
     assert [text[each["start"] : each["end"]] for each in found["tokens"]] == text.split()
     alone = answered(model, [text])[0]
     assert [each["label"] for each in alone["tokens"]] == [each["label"] for each in found["tokens"]]
-    room, stride = tiny.MOST - 2, (tiny.MOST - 2) // 2
+    room, stride = tiny.MOST - 2, tiny.MOST // 2
     for start in range(0, 90 - stride, room - stride):
         window = " ".join(text.split()[start : start + room])
         logits = forward(original, tmp_path / "weights", window).logits[0, 1:-1].softmax(-1)

@@ -18,7 +18,7 @@ from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs, padded
 from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.windows import TextWindow, joined, windows_of
+from app.models.tasks.windows import Window, joined, row_of, windows_of
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
@@ -31,7 +31,7 @@ class Tokens:
     and ends in `text`, and whether it continues the word of the token before it. `windows`: the model's rows.
     """
 
-    windows: Sequence[TextWindow]
+    windows: Sequence[Window]
     places: Array
     pieces: list[str]
     starts: list[int]
@@ -54,13 +54,11 @@ class TokenReader(TextReader):
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         found = self.not_empty(call, found)
         windows = [windows_of(one, self.reading.most) for one in found]
-        note = [
-            self._tokens(one, text, [window for window, _ in own])
-            for one, text, own in zip(found, call.texts, windows, strict=True)
-        ]
-        return self.stacked([row for own in windows for _, row in own], note)
+        note = [self._tokens(one, text, own) for one, text, own in zip(found, call.texts, windows, strict=True)]
+        rows = [row_of(one, window) for one, own in zip(found, windows, strict=True) for window in own]
+        return self.stacked(rows, note)
 
-    def _tokens(self, one: Any, text: str, windows: Sequence[TextWindow]) -> Tokens:
+    def _tokens(self, one: Any, text: str, windows: Sequence[Window]) -> Tokens:
         """As in transformers a tokenizer that marks the pieces within a word (WordPiece) says which they are; with
         others a word ends at a space.
         """

@@ -18,10 +18,10 @@ from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
+from app.models.tasks.windows import Window, row_of, stride_of, windows_of
 from app.values.tensors import shown
 
-_STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
-_LONGEST_ANSWER = 15  # tokens, as there
+_LONGEST_ANSWER = 15  # tokens, as in transformers' pipeline
 _HIDDEN = -10_000.0  # the logit of tokens outside the context
 _OPTION = "handle_impossible_answer"  # transformers' name
 #: Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, and Chinese characters.
@@ -32,10 +32,11 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """A context and the encodings of its windows, each a row of the model."""
+    """A context, its encoding behind the question, and the windows of that, each a row of the model."""
 
     context: str
-    windows: list[Any]
+    encoding: Any
+    windows: Sequence[Window]
 
 
 class QuestionReader(TextReader):
@@ -43,15 +44,12 @@ class QuestionReader(TextReader):
 
     cuts = False
     windows = True
+    offsets = True
 
     def __init__(self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...]) -> None:
         super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent)
-        stride = min(reading.most // 2, _STRIDE)
-        windowing = type(self.backend).from_str(self.backend.to_str())
-        windowing.enable_truncation(reading.most, stride=stride, strategy="only_second")
-        self._encode = windowing.encode_batch
         #: The most tokens of a question, so that each window adds at least one token of the context.
-        self._most_asked = reading.most - stride - tokenizer.num_special_tokens_to_add(True) - 1
+        self._most_asked = reading.most - stride_of(reading.most) - tokenizer.num_special_tokens_to_add(True) - 1
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
@@ -62,11 +60,14 @@ class QuestionReader(TextReader):
         return CallTexts(list(zip(questions, contexts, strict=True)), "context")
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
-        asked = [ReadContext(pair[1], [one, *one.overflowing]) for pair, one in zip(call.texts, found, strict=True)]
-        for row, each in enumerate(asked):
-            if 1 not in each.windows[0].sequence_ids:
-                raise BadText("context", row if len(asked) > 1 else None, "expected at least one token, got 0")
-        return self.stacked([window for each in asked for window in each.windows], asked)
+        for row, one in enumerate(found):
+            if 1 not in one.sequence_ids:
+                raise BadText("context", row if len(found) > 1 else None, "expected at least one token, got 0")
+        asked = [
+            ReadContext(context, one, windows_of(one, self.reading.most))
+            for (_, context), one in zip(call.texts, found, strict=True)
+        ]
+        return self.stacked([row_of(each.encoding, window) for each in asked for window in each.windows], asked)
 
     def example(self) -> SampleRow | None:
         one = super().example()
@@ -78,7 +79,8 @@ class QuestionReader(TextReader):
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The best answer of a window: its score, its first and last token, and the score of there being none."""
+    """The best answer of a window: its score, its first and last token in the encoding, and the score of there being
+    none."""
 
     score: float
     first: int
@@ -114,46 +116,48 @@ class SpanAnswers(Answers):
         found = []
         contexts, impossible = note if isinstance(note, Asked) else (note, self._impossible)
         for asked in contexts:
-            spans = [(self._best(next(rows)[: len(window)], window), window) for window in asked.windows]
-            best, window = max(spans, key=lambda span: span[0].score)
-            none = min(span.none for span, _ in spans)
-            if np.isnan([span.score for span, _ in spans]).any():
+            spans = [self._best(next(rows)[: len(window)], asked.encoding, window) for window in asked.windows]
+            best = max(spans, key=lambda span: span.score)
+            none = min(span.none for span in spans)
+            if np.isnan([span.score for span in spans]).any():
                 found.append((b"", np.nan, 0, 0))
             elif impossible and none > best.score:
                 found.append((b"", none, 0, 0))
             else:
-                start, end = _characters(asked.context, window, best.first, best.last)
+                start, end = _characters(asked.context, asked.encoding, best.first, best.last)
                 found.append((asked.context[start:end].encode(), best.score, start, end))
         answers, scores, starts, ends = zip(*found, strict=True)
         texts: Array = np.empty(len(answers), object)
         texts[:] = answers
         return [texts, np.array(scores, np.float32), np.array(starts, np.int64), np.array(ends, np.int64)], None
 
-    def _best(self, logits: Array, window: Any) -> _Span:
+    def _best(self, logits: Array, encoding: Any, window: Window) -> _Span:
         """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
-        own = np.array([sequence == 1 for sequence in window.sequence_ids])
-        cls = np.array(window.ids) == self._cls
+        sequences, ids = encoding.sequence_ids, encoding.ids
+        own = np.array([sequences[place] == 1 for place in window])
+        cls = np.array([ids[place] == self._cls for place in window])
         raised = np.exp(np.where((own | cls)[:, None], logits, _HIDDEN) - logits[own | cls].max(axis=0))
         likely = raised / raised.sum(axis=0)
         if np.isnan(likely).any():
             return _Span(np.nan, 0, 0, np.nan)
         none = float(likely[cls].prod(axis=1).max(initial=0))
         starts, ends = np.where(own[:, None], likely, 0).T
-        best = (-1.0, 0, 0)
+        best = (-1.0, 0, 0)  # score, and the first and last token of the window
         for length in range(min(_LONGEST_ANSWER, len(starts))):
             scores = starts[: len(starts) - length] * ends[length:]
             first = int(scores.argmax())
             best = max(best, (float(scores[first]), first, first + length))
-        return _Span(*best, none)
+        score, first, last = best
+        return _Span(score, window[first], window[last], none)
 
 
-def _characters(context: str, window: Any, first: int, last: int) -> tuple[int, int]:
+def _characters(context: str, encoding: Any, first: int, last: int) -> tuple[int, int]:
     """Where the words of these tokens begin and end in the context, without blanks around them.
 
     A piece of a script without spaces between words is no part of a word: it is not widened.
     """
-    start, end = window.offsets[first][0], window.offsets[last][1]
-    begin, stop = _word(window, first)[0], _word(window, last)[1]
+    start, end = encoding.offsets[first][0], encoding.offsets[last][1]
+    begin, stop = _word(encoding, first)[0], _word(encoding, last)[1]
     while start > begin and not _UNSPACED.search(context[start - 1 : start + 1]):
         start -= 1
     while end < stop and not _UNSPACED.search(context[end - 1 : end + 1]):
@@ -162,8 +166,8 @@ def _characters(context: str, window: Any, first: int, last: int) -> tuple[int, 
     return start, start + len(context[start:end].rstrip())
 
 
-def _word(window: Any, token: int) -> tuple[int, int]:
+def _word(encoding: Any, token: int) -> tuple[int, int]:
     """Where a token's word begins and ends, as the pre-tokenizer cut it."""
-    word = window.token_to_word(token)
-    start, end = window.offsets[token] if word is None else window.word_to_chars(word, 1) or window.offsets[token]
+    word = encoding.token_to_word(token)
+    start, end = encoding.offsets[token] if word is None else encoding.word_to_chars(word, 1) or encoding.offsets[token]
     return start, end
