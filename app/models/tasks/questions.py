@@ -62,7 +62,7 @@ class QuestionReader(TextReader):
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         for row, one in enumerate(found):
             if 1 not in one.sequence_ids:
-                raise BadText("context", row if len(found) > 1 else None, "expected at least one token, got 0")
+                raise call.wrong(row, "expected at least one token, got 0")
         asked = [
             ReadContext(context, one, windows_of(one, self.reading.most))
             for (_, context), one in zip(call.texts, found, strict=True)

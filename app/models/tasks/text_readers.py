@@ -47,7 +47,7 @@ class Reading:
 
     A text of more than `most` tokens, special ones included, is refused, or cut if `truncate` is set; of a pair the
     longer text is cut. `cut`: where a request says that long texts are to be cut, and not to how many tokens; None:
-    `most`. `example`: the text of the reader's example. Of a model that writes: `positions` are shared by a prompt and
+    `most`. Of a model that writes: `positions` are shared by a prompt and
     its text; `bos` is the token that the tokenizer puts before a text, which may have it already.
     """
 
@@ -55,7 +55,6 @@ class Reading:
     pad: int
     truncate: bool = False
     prompt: str = ""
-    example: str = EXAMPLE
     cut: int | None = None
     positions: int | None = None
     bos: int | None = None
@@ -69,6 +68,9 @@ class CallTexts:
     name: Names
     note: Any = None
 
+    def wrong(self, row: int, what: str) -> BadText:
+        return _wrong(self.name, row, len(self.texts), what)
+
 
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
@@ -79,6 +81,7 @@ class TextReader(Reader):
     cuts = True
     windows = False  # reads texts of any length; the queue bounds the number of windows of one
     offsets = False  # needs to know where tokens are in the text
+    example_text = EXAMPLE
 
     def __init__(
         self,
@@ -169,8 +172,7 @@ class TextReader(Reader):
         for row, text in enumerate(call.texts):
             longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
             if longest > self._longest:
-                wrong = f"expected at most {self.reading.most} tokens, got {longest} characters"
-                raise _wrong(call.name, row, len(call.texts), wrong)
+                raise call.wrong(row, f"expected at most {self.reading.most} tokens, got {longest} characters")
 
     def _with_one_bos(self, one: Any) -> Any:
         """The encoding of a text without the BOS token that the tokenizer put before the text's own."""
@@ -187,7 +189,7 @@ class TextReader(Reader):
                 expected = f"at most {self.reading.most} tokens"
                 if self.reading.positions == self.reading.most + 1:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
-                raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
+                raise call.wrong(row, f"expected {expected}, got {len(one)}")
         return self.stacked(found, call.note)
 
     def not_empty(self, call: CallTexts, found: Sequence[Any]) -> Sequence[Any]:
@@ -196,7 +198,7 @@ class TextReader(Reader):
             return [one if len(one) else self._begin for one in found]
         empty = next((row for row, one in enumerate(found) if not len(one)), None)
         if empty is not None:
-            raise _wrong(call.name, empty, len(found), "expected at least one token, got 0")
+            raise call.wrong(empty, "expected at least one token, got 0")
         return found
 
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
@@ -209,7 +211,7 @@ class TextReader(Reader):
 
     def example(self) -> SampleRow | None:
         """As many words of a short sentence as fit. None if not even one does."""
-        words = self.reading.example.split()
+        words = self.example_text.split()
         for count in range(len(words), 0, -1):
             row: Array = np.array(" ".join(words[:count]).encode(), object)
             with suppress(BadRequest):
@@ -237,6 +239,7 @@ class MaskReader(TextReader):
     def __init__(self, tokenizer: Any, *given: Any) -> None:
         super().__init__(tokenizer, *given)
         self._mask = tokenizer.mask_token_id
+        self.example_text = EXAMPLE.replace("fine", tokenizer.mask_token)
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """Raises BadText for a text without a mask, too."""
@@ -244,8 +247,7 @@ class MaskReader(TextReader):
         read = super().call_rows(replace(call, note=note), found)
         for row, places in enumerate(note):
             if not 1 <= len(places) <= MOST_MASKS:
-                where = row if len(note) > 1 else None
-                raise BadText("text", where, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
+                raise call.wrong(row, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
         return read
 
 

@@ -22,7 +22,7 @@ from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHe
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks
-from app.models.tasks.text_readers import EXAMPLE, MaskReader, Reading, TextReader, most_tokens
+from app.models.tasks.text_readers import MaskReader, Reading, TextReader, most_tokens
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
@@ -126,8 +126,7 @@ def _fill_mask(text: TextModel) -> Model:
     mask, top = text.tokenizer.mask_token_id, text.options.top or TOP
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
-    example = EXAMPLE.replace("fine", text.tokenizer.mask_token)
-    reader = text.reader(kind=MaskReader, example=example)
+    reader = text.reader(kind=MaskReader)
     module = MaskHead(text.model, reader.names, mask, top)
     ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
     answers = Masks(text.tokenizer.decode, top)

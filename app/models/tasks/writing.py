@@ -79,16 +79,17 @@ class IdsReader(WrappingReader):
 
     def _read(self, arrays: Sequence[Array], cut: TextCut | None) -> Translated:
         rows: list[list[int]] = [json.loads(value) for value in arrays[0].reshape(-1)]
+        call = CallTexts(rows, "prompt")
         most = self._ids.maximum or 0
         for row, ids in enumerate(rows):
             wrong = next((one for one in ids if not 0 <= one <= most), None)
             if wrong is not None:
-                raise BadText("prompt", row if len(rows) > 1 else None, f"expected ids of 0 to {most}, got {wrong}")
+                raise call.wrong(row, f"expected ids of 0 to {most}, got {wrong}")
         if cut is not None:
             kept, left = self.reader.cutting(cut)
             rows = [ids[-kept:] if left else ids[:kept] for ids in rows]
         found = [TokenIds(ids, [0] * len(ids)) for ids in rows]
-        return self.reader.call_rows(CallTexts((), "prompt"), found)
+        return self.reader.call_rows(call, found)
 
 
 def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, bounds: Bounds) -> Model:
