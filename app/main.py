@@ -238,7 +238,7 @@ def _limits(settings: Settings, inflight: int) -> Limits:
 
 
 def _load(collector: Collector, *given: Any, **options: Any) -> Model:
-    with collector.building():
+    with collector.building(), compiling_aside():
         return load_model(*given, **options)
 
 

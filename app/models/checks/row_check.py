@@ -99,7 +99,7 @@ def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
     """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
 
-    Not for a model that answers a row differently anyway. Raises what `run` raises.
+    None for a model that answers a row differently anyway. Raises what `run` raises.
     """
     pair = [row for row in rows if row.lengths == rows[0].lengths][:2]
 
@@ -107,12 +107,15 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
         return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
 
     def differs(compare: Comparison, row: SampleRow) -> str | None:
-        wrong = None
+        wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         while wrong is None and time.perf_counter() < until_s:
             wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         return wrong
 
     alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
+    until_s = 0.0
+    if any(map(differs, alone, pair)):
+        return None
     until_s = time.perf_counter() + _AT_ONCE_S
     with ThreadPoolExecutor(len(pair)) as threads:
         wrong = next(filter(None, threads.map(differs, alone, pair)), None)
