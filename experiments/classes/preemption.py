@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from app import process
-from app.contract import Array, Model, ModelCall, ModelSource, Served, awaited
+from app.contract import Array, Klass, Model, ModelCall, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
@@ -148,13 +148,13 @@ class Contender:
         )
         self._ended = 0
 
-    async def call(self, klass: str) -> None:
+    async def call(self, klass: Klass) -> None:
         with self._served.lease(ModelCall(1, [*self._rows], klass=klass)) as lease:
             await awaited(lease)
 
     async def _best_effort(self) -> None:
         while True:
-            await self.call("best_effort")
+            await self.call(Klass.BEST_EFFORT)
             self._ended += 1
 
     async def round(self, gaps: Sequence[float], loaded: bool = True) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Contender:
             for gap in gaps:
                 await asyncio.sleep(gap)
                 arrived = time.monotonic_ns()
-                await self.call("realtime")
+                await self.call(Klass.REALTIME)
                 latencies.append(time.monotonic_ns() - arrived)
                 begun = notes.begun[len(waits)]
                 waits.append(begun - arrived)

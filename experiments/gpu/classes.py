@@ -13,7 +13,7 @@ import time
 import numpy as np
 from torch import nn
 
-from app.contract import Model
+from app.contract import Klass, Model
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
 from app.scheduler.types import ClassSpec
@@ -91,9 +91,9 @@ class _Plan:
                     bulk = await self._started(engine, stages)
                     times = [one.batch_ns[-1] / 1e6 for one in bulk.profiled.profile.stages]
                     found["stage_ms"][stages] = round(max(times or [bulk.profiled.profile.batch_ns[-1] / 1e6]), 4)
-                    alone = await closed_loop(bulk, self._texts, _IN_FLIGHT, self._seconds / 2, "best_effort")
+                    alone = await closed_loop(bulk, self._texts, _IN_FLIGHT, self._seconds / 2, Klass.BEST_EFFORT)
                     found["bulk_alone_rows_s"][stages] = alone["rows_s"]
-                    found["ways"][name] = await self._beside(urgent, bulk, "best_effort")
+                    found["ways"][name] = await self._beside(urgent, bulk, Klass.BEST_EFFORT)
                     block.keep()
             found["ways"]["alone again"] = await self._asked(urgent)
             block.keep()
@@ -103,7 +103,7 @@ class _Plan:
         async with engine_of(self._block, setup) as engine:
             urgent = await started(engine, self._resnet())
             bulk = await self._started(engine, 1)
-            klass = "" if name in ("one queue", "streams") else "best_effort"
+            klass = None if name in ("one queue", "streams") else Klass.BEST_EFFORT
             self._block.found["ways"][name] = await self._beside(urgent, bulk, klass)
         self._block.keep()
 
@@ -117,7 +117,7 @@ class _Plan:
     async def _asked(self, urgent: ServedModel) -> Data:
         return await open_loop(urgent, self._images, Rate(RATE), self._seconds)
 
-    async def _beside(self, urgent: ServedModel, bulk: ServedModel, klass: str) -> Data:
+    async def _beside(self, urgent: ServedModel, bulk: ServedModel, klass: Klass | None) -> Data:
         async with Closed(bulk, self._texts, _IN_FLIGHT, klass) as load:
             await asyncio.sleep(self._seconds / 5)
             load.begin()

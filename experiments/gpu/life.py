@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.contract import Lease, Model, ModelCall, awaited
+from app.contract import Klass, Lease, Model, ModelCall, awaited
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
 from experiments.gpu.blocks import Block, Data
@@ -143,6 +143,6 @@ async def _bulk(block: Block, first: Leases, other: ServedModel, calls: list[Row
     """Latencies at a steady rate, alone and with 64 best-effort calls of another model always in flight."""
     seconds = block.seconds(2.0)
     alone = await open_loop(first, calls, Rate(_RATE, 3), seconds)
-    async with Closed(other, calls, BULK_CALLS, "best_effort") as load:
+    async with Closed(other, calls, BULK_CALLS, Klass.BEST_EFFORT) as load:
         beside = await open_loop(first, calls, Rate(_RATE, 4), seconds)
     return {"alone": alone, "beside": beside, "bulk": load.found}

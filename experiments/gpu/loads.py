@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from app.contract import Answer, Array, Lease, ModelCall
+from app.contract import Answer, Array, Klass, Lease, ModelCall
 from app.errors import StarlingError
 from experiments.gpu.blocks import Data
 from loadtest.generator import alarm
@@ -52,7 +52,7 @@ class _Waiter:
 
 
 class _Load:
-    def __init__(self, served: Leases, calls: Sequence[Rows], klass: str) -> None:
+    def __init__(self, served: Leases, calls: Sequence[Rows], klass: Klass | None) -> None:
         self.latencies = array("q")
         self.faults: Counter[str] = Counter()
         self.sent = 0
@@ -120,7 +120,9 @@ class Rate(NamedTuple):
     seed: int = 0
 
 
-async def open_loop(served: Leases, calls: Sequence[Rows], rate: Rate, seconds: float, klass: str = "") -> Data:
+async def open_loop(
+    served: Leases, calls: Sequence[Rows], rate: Rate, seconds: float, klass: Klass | None = None
+) -> Data:
     """Latencies of calls at Poisson instants."""
     count = max(3, round(rate.per_s * seconds))
     gaps = np.random.default_rng([rate.seed, 7]).exponential(1e9 / rate.per_s, count)
@@ -155,7 +157,7 @@ async def open_loop(served: Leases, calls: Sequence[Rows], rate: Rate, seconds: 
 class Closed:
     """Calls always in flight while it is entered: `async with Closed(...) as load`, then `load.found`."""
 
-    def __init__(self, served: Leases, calls: Sequence[Rows], in_flight: int, klass: str = "") -> None:
+    def __init__(self, served: Leases, calls: Sequence[Rows], in_flight: int, klass: Klass | None = None) -> None:
         self._given: Any = (served, calls, klass)
         self._in_flight = in_flight
         self.found: Data = {}
@@ -197,7 +199,9 @@ class _Again(_Load):
             self.send(clock())
 
 
-async def closed_loop(served: Leases, calls: Sequence[Rows], in_flight: int, seconds: float, klass: str = "") -> Data:
+async def closed_loop(
+    served: Leases, calls: Sequence[Rows], in_flight: int, seconds: float, klass: Klass | None = None
+) -> Data:
     """The most rows a second, with so many calls in flight, and their latencies. A third of the time warms up."""
     with without_collections():
         async with Closed(served, calls, in_flight, klass) as load:
