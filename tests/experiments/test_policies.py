@@ -56,15 +56,6 @@ def test_the_page_of_learned_times_is_made_of_a_tiny_run(tmp_path: Path, monkeyp
     assert counts == {"cold": 3, "two": 1, "gain": 2, "bursts": 3, "slower": 2}
 
 
-def test_arrivals_have_the_rate_of_each_phase() -> None:
-    rate = Phases((0.0, 10.0), (100.0, 1000.0))
-    instants = rate.arrivals(20.0, 1)
-    before = int((instants < 10e9).sum())
-    assert before == pytest.approx(1000, rel=0.1)
-    assert len(instants) - before == pytest.approx(10_000, rel=0.05)
-    assert (rate.at(9_999_999_999), rate.at(10_000_000_000)) == (100.0, 1000.0)
-
-
 def test_a_device_slows_batches_from_a_moment_on_by_noise_that_all_policies_meet() -> None:
     """A server that is told everything is as good on a slower device as on a slower clock."""
     profile = linear(7, 0.6, 8)
