@@ -1,7 +1,7 @@
 """How each kind of command in the documentation is run, and each block that is none, such as a program in Python.
 
-A new kind of command needs a new line in RULES, or in NOT_RUN. Files of models are those that the server of the pages
-has. Other blocks are not looked at.
+What needs a container engine, a cluster, a GPU, an index of packages or minutes is not run: its files and flags are
+there. Files of models are those that the server of the pages has. Other blocks are not looked at.
 """
 
 from __future__ import annotations
@@ -27,29 +27,11 @@ from .server import ROOT
 
 Rule = Callable[[Command, World], None]
 BlockRule = Callable[[Block, World], None]
-#: Commands that cannot be run here, by how they begin, with the reason.
-NOT_RUN = {
-    ". .venv/": "changes the shell it is typed into",
-    "starling serve ": "the shared server has these models; its flags are looked at",
-    "starling check ": "the same",
-    "docker ": "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files",
-    "STARLING_API_KEY=": "the same",
-    "kubectl ": "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas",
-    "python -m tf2onnx": "TensorFlow is not here",
-    "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
-    "export CUDA_": "needs a GPU",
-    "timeout ": "the same",
-    "make ": "installs, or takes minutes; tests/test_docs.py looks for its targets",
-    "starling bench ": "measures for minutes; its flags are looked at, as of the next three",
-    "starling profile ": "the same",
-    "starling size ": "the same",
-    "python -m experiments.": "the same",
-}
 
 
-def rule_of(command: Command) -> Rule | None:
-    """How this command is run: the first rule whose pattern its beginning fits."""
-    return next((rule for pattern, rule in RULES if re.match(pattern, command.text)), None)
+def rule_of(command: Command) -> Rule:
+    """How this command is run: the first rule whose pattern its beginning fits. All others are looked at."""
+    return next((rule for pattern, rule in RULES if re.match(pattern, command.text)), is_looked_at)
 
 
 def answers(command: Command, world: World) -> None:
@@ -122,7 +104,6 @@ def check_flags(words: list[str]) -> None:
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
-    *((re.escape(begins), is_looked_at) for begins in NOT_RUN),
     (r"curl (-N )?localhost:8000/\S*writer\S*", writes_a_text),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),

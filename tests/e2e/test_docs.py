@@ -45,14 +45,6 @@ def test_every_example_works_when_it_is_sent(server: Server) -> None:
     assert tried == {*MODELS, "digits", "echo"}
 
 
-def test_digits_reads_its_samples(server: Server) -> None:
-    samples = sorted((DEMO / "digits" / "samples").iterdir())
-    assert {sample.suffix for sample in samples} == {".png", ".jpg"}
-    for sample in samples:
-        found = server.post("/predict/digits", sample.read_bytes(), KEY).json()
-        assert (str(found["label"]), found["probability"]) == (sample.stem, max(found["scores"].values()))
-
-
 def test_the_page_of_the_document(server: Server, browse: Callable[..., None]) -> None:
     def look(visit: Visit) -> None:
         page = visit.page

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_transformers as tiny
-import tritonclient.http as triton
 
 from .server import Server
 from .texts import TASKS
@@ -68,26 +67,6 @@ def test_documented_examples_work(texts: Server) -> None:
             value = {"model": model, **example["value"]} if model else example["value"]
             reply = texts.post(path, value)
             assert reply.status == 200, (path, reply.body)
-
-
-def test_tritonclient_finds_a_text_model(texts: Server) -> None:
-    client = triton.InferenceServerClient(texts.host)
-    try:
-        assert client.get_model_metadata("names")["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        rows = ["the cat sat in paris", "anna", ""]
-        tensor = triton.InferInput("text", [3], "BYTES")
-        tensor.set_data_from_numpy(np.array([row.encode() for row in rows], object))
-        result = client.infer("names", [tensor])
-        pieces = result.as_numpy("pieces")
-        assert pieces.tolist() == [
-            [b"the", b"cat", b"sat", b"in", b"paris"], [b"anna", b"", b"", b"", b""], [b"", b"", b"", b"", b""],
-        ]  # fmt: skip
-        assert result.get_output("pieces")["parameters"]["lengths"] == "5,1,0"
-        assert result.as_numpy("ends")[0].tolist() == [3, 7, 11, 14, 20]
-    finally:
-        client.close()
-    found = predicted(texts, "names", json.dumps(rows).encode(), "application/json")
-    assert [[token["piece"] for token in row["tokens"]] for row in found][1:] == [["anna"], []]
 
 
 async def test_texts_of_many_callers_at_once_are_each_answered_as_alone(texts: Server) -> None:
