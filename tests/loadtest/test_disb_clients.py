@@ -14,7 +14,6 @@ from experiments.disb.client import clients
 from experiments.disb.client.clients import Clients, WorkloadPlan
 from experiments.disb.client.figures import Outcome, by_class
 from experiments.disb.client.workload import Load, Task, Workload
-from loadtest.generator.run import Unusable
 
 # A workload over HTTP, against a server in this loop: what is sent, when, and what is made of the answers.
 
@@ -80,33 +79,3 @@ async def test_the_server_is_told_of_classes(told: str) -> None:
         seen = [{1: "realtime", 2: "best_effort"}[head(request)["parameters"]["priority"]] for request in sent]
     assert set(seen) == {"realtime", "best_effort"}
     assert seen[0] == "realtime"
-
-
-async def test_errors_are_counted_by_task_and_feed_no_follower() -> None:
-    follower = Task("merged", Load("dependent", after=("camera_rt",)), "m")
-
-    def every_second(connection: Scripted, request: bytes) -> bytes:
-        return http(v2()) if len(server.requests) % 2 else http({"error": "full"}, 429)
-
-    async with serving(model(answer)) as server, Clients(plan(server, PERIODIC, follower, time_s=0.3)) as started:
-        server.script = every_second
-        (camera, merged), _ = await started.play(Workload("w", 0.3, (PERIODIC, follower)), 0, (0, 1))
-    wrong = [one.errors["status 429"] for one in (camera, merged)]
-    assert sum(wrong) > 0
-    for one, errors in zip((camera, merged), wrong, strict=True):
-        assert one.played.right.count(False) == errors == one.errors.total()
-    assert len(merged.played.due) <= sum(camera.played.right)
-    assert (camera.examples | merged.examples)["status 429"] == 'status 429: {"error": "full"}'
-
-
-async def test_a_wrong_answer_is_an_error() -> None:
-    posted = 0
-
-    def drifting(connection: Scripted, request: bytes) -> bytes:
-        nonlocal posted
-        posted += 1
-        return http(v2(value=float(posted)))
-
-    async with serving(model(drifting)) as server:
-        with pytest.raises(Unusable, match="expected a right answer of 'm', got wrong values"):
-            await play(plan(server, CLOSED, time_s=1.0))

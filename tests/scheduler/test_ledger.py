@@ -1,25 +1,19 @@
-"""What becomes of rows is what one table says, and the documentation shows that table."""
+"""What becomes of rows is what one table says."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tiers import few
 
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.rows.ledger import TRANSITIONS, Event, Ledger
+from app.scheduler.rows.ledger import TRANSITIONS, Ledger
 from app.scheduler.types import AT_ONCE, Call, Klass, Row, RowState, Stage
 
 from .world import Arrival, Trace, World, make_device, make_program
 
-ROOT = Path(__file__).resolve().parents[2]
-WORDS = {
-    RowState.WAITING: "waiting", RowState.STARTING: "starting", RowState.BETWEEN: "between units",
-    RowState.RUNNING: "running", RowState.ENDED: "ended",
-}  # fmt: skip
 #: The methods that change rows.
 METHODS = ("start", "make_ready", "stay", "retry", "end", "end_rows", "leave")
 
@@ -51,19 +45,6 @@ def test_rows_change_in_every_way_that_the_table_has_and_in_no_other(monkeypatch
 
 def is_alive(state: RowState) -> bool:
     return RowState.WAITING < state < RowState.ENDED
-
-
-def test_the_table_in_the_documentation_is_this_one() -> None:
-    def cell(state: RowState, event: Event) -> str:
-        target = TRANSITIONS.get((state, event))
-        return "" if target is None else WORDS[target]
-
-    states = list(RowState)[:-1]
-    lines = [["a row is", *(WORDS[state] for state in states)]]
-    lines += [[event.value, *(cell(state, event) for state in states)] for event in Event]
-    head, *others = ["|" + "|".join(f" {text} " if text else " " for text in line) + "|" for line in lines]
-    table = "\n".join([head, "|---" * (len(states) + 1) + "|", *others])
-    assert table in (ROOT / "docs/architecture.md").read_text(encoding="utf-8"), table
 
 
 def random_trace(seed: int) -> Trace:

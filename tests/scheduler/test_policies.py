@@ -55,11 +55,6 @@ class TestEveryPolicy:
                 assert isinstance(policy_class(name)().decide(offer, decision.until), Cut)
 
 
-def test_unknown_policy_names_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"adaptive, no_wait, window, static, preferred, ebird, late, .*, got 'fifo'"):
-        policy_class("fifo")()
-
-
 @pytest.mark.parametrize(
     ("ready", "limit", "expected"),
     [

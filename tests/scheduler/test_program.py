@@ -101,10 +101,6 @@ def first_of(*calls: tuple[int, int, int], times: dict[int, Stage], now: int = 1
 BOTH = {1: Stage(Profile(SLOW)), 2: Stage(Profile(FAST))}
 
 
-def test_a_fast_model_overtakes_a_slow_one() -> None:
-    assert first_of((1, 1, 0), (2, 1, 50), times=BOTH) == [2, 1]
-
-
 def test_age_outweighs_speed() -> None:
     """At 10 times the speed, a row that came just now does not go before one that has waited long."""
     assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=61) == [1, 2]
