@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,72 +20,81 @@ from lifespan import with_state
 from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
-from loadtest.common.paths import LOOPBACK
-from loadtest.common.servers import MeasurementError
-
-from .local_ray import LocalRay
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment, free_port
 
 pytest.importorskip("ray", reason="`make test-more` installs Ray")
 pytestmark = pytest.mark.e2e
-DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
-PATIENCE_S = 120.0  # a replica has come in 6 s, on a machine with six times the work that it has cores for in 60
-ROWS = json.dumps({"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [*range(8)]}]}).encode()
+DEMO = ROOT / "app" / "models" / "demo"
+ROWS = json.dumps({"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [*range(8)]}]})
 INFER = "/v2/models/echo/infer"
+IMAGE = (DEMO / "digits" / "samples" / "3.jpg").read_bytes().decode("latin-1")
+ASKED = [
+    (INFER, ROWS, "application/json"),
+    ("/v1/models/echo:predict", '{"instances": [[1, 2, 3, 4]]}', "application/json"),
+    ("/v2/models/digits/infer", IMAGE, "image/jpeg"),
+    (INFER, '{"inputs": 3}', "application/json"),
+    ("/v2/models/echo/versions/7/infer", ROWS, "application/json"),
+]
+#: Read when Ray is imported. On Linux it would take the machine's address, and keep a token in the home folder.
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'examples' / 'ray'}",
+}
 
 
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """Two replicas of the demo models, which leave nothing."""
-    with LocalRay() as local:
-        local.deploy("two", {
-            "models": str(DEMO), "profile_budget_s": 0, "profile_dir": str(tmp_path_factory.mktemp("profiles")),
-            "policy": "no_wait",  # it has no control tables, which take seconds to solve
-            "num_replicas": 2, "graceful_shutdown_wait_loop_s": 0.1,
-            "ray_actor_options": {"num_cpus": 0.5},  # of the two that Ray believes in
-        })  # fmt: skip
-        yield local
-        assert local.close() == []
-        assert not local.folder.exists()
+def processes(folder: str) -> list[int]:
+    """Those of a Ray that are still there: their command lines name its folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal() and folder.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
-def post(ray: LocalRay, path: str, body: bytes, kind: str = "application/json") -> tuple[int, bytes]:
-    url = f"http://{LOOPBACK}:{ray.port}{path}"
-    answer = httpx.post(url, content=body, headers={"content-type": kind}, timeout=PATIENCE_S)
-    return answer.status_code, answer.content
+def session(told: dict[str, Any]) -> dict[str, Any]:
+    """What a session of Ray has seen, which leaves no process."""
+    with tempfile.TemporaryDirectory(prefix="starling-ray-", ignore_cleanup_errors=True) as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, str(Path(__file__).with_name("session.py")), folder, str(free_port())], cwd=ROOT,
+                env={**clean_environment(), **ENVIRONMENT}, input=json.dumps(told), capture_output=True, text=True,
+                timeout=300, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-2000:]
+            eventually(lambda: not processes(folder))
+        finally:
+            for pid in processes(folder):
+                os.kill(pid, signal.SIGKILL)
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
 
 
-async def test_answers_are_those_of_the_application_alone(ray: LocalRay, tmp_path: Path) -> None:
-    image = (DEMO / "digits" / "samples" / "3.jpg").read_bytes()
-    asked = [
-        (INFER, ROWS, "application/json"),
-        ("/v1/models/echo:predict", b'{"instances": [[1, 2, 3, 4]]}', "application/json"),
-        ("/v2/models/digits/infer", image, "image/jpeg"),
-        (INFER, b'{"inputs": 3}', "application/json"),
-        ("/v2/models/echo/versions/7/infer", ROWS, "application/json"),
-    ]
+async def test_answers_are_those_of_the_application_alone(tmp_path: Path) -> None:
+    """From both replicas; a model that cannot serve fails its deployment with its reason; nothing is left of it."""
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
+    quick = {"profile_budget_s": 0, "profile_dir": str(tmp_path), "policy": "no_wait"}  # no tables to solve
+    options = {
+        "num_replicas": 2, "graceful_shutdown_wait_loop_s": 0.1, "ray_actor_options": {"num_cpus": 0.5},
+    }  # fmt: skip
+    told = {
+        "arguments": {"models": str(DEMO), **quick, **options}, "asked": ASKED,
+        "wrong": {"models": str(tmp_path), "max_constructor_retry_count": 1},
+    }  # fmt: skip
+    seen = session(told)
+    assert len(seen["replicas"]) == 2
+    assert "wrong: failed" in seen["refused"]
     app = create_app(Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0), lifecycle := Lifecycle())
     async with app.running() as state:
         await lifecycle.loaded.wait()
         transport = httpx.ASGITransport(app=with_state(app, state))
         async with httpx.AsyncClient(transport=transport, base_url="http://alone") as alone:
-            for path, body, kind in asked:
-                answer = await alone.post(path, content=body, headers={"content-type": kind})
-                assert post(ray, path, body, kind) == (answer.status_code, answer.content), path
-
-
-def test_both_replicas_answer_and_ray_has_their_metrics(ray: LocalRay) -> None:
-    def counted() -> bool:
-        assert post(ray, INFER, ROWS)[0] == 200
-        lines = httpx.get(f"http://{LOOPBACK}:{ray.metrics_port}/metrics", timeout=PATIENCE_S).text.splitlines()
-        mine = [line for line in lines if line.startswith("ray_starling_requests_total{") and 'model="echo"' in line]
-        return len({line.split('replica="')[1].split('"')[0] for line in mine if 'outcome="ok"' in line}) == 2
-
-    assert eventually(counted, PATIENCE_S)
-
-
-def test_a_model_that_cannot_serve_fails_the_deployment_with_its_reason(ray: LocalRay, tmp_path: Path) -> None:
-    (tmp_path / "wrong").mkdir()
-    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
-    with pytest.raises(MeasurementError, match="wrong: failed"):
-        ray.deploy("wrong", {"models": str(tmp_path), "max_constructor_retry_count": 1}, prefix="/wrong")
-    ray.delete("wrong")
+            for (path, body, kind), (status, text) in zip(ASKED, seen["answers"], strict=True):
+                answer = await alone.post(path, content=body.encode("latin-1"), headers={"content-type": kind})
+                assert (status, text.encode("latin-1")) == (answer.status_code, answer.content), path
