@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
+from specs import spec as tensor
 
 from app.contract import (
     Answer,
@@ -37,14 +38,6 @@ from app.scheduler.scheduler import Scheduler
 POISON = -1.0  # the model raises
 HEAVY = -2.0  # it runs out of memory
 FATAL = -3.0  # it ends the thread
-
-
-def tensor(name: str, datatype: str, *shape: int | tuple[str, int], pad_value: float = 0, **made: str) -> TensorSpec:
-    """A specification; an axis given as (name, bound) is variable. `made`: lengths_of or mask_of."""
-    axes = tuple("" if isinstance(axis, int) else axis[0] for axis in shape)
-    bounds = tuple(axis if isinstance(axis, int) else axis[1] for axis in shape)
-    fixed = tuple(axis if isinstance(axis, int) else -1 for axis in shape)
-    return TensorSpec(name, datatype, fixed, axes, bounds, pad_value, **made)
 
 
 X = tensor("x", "FP32", 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from specs import spec
 from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
@@ -23,10 +24,6 @@ from app.models.recurrent.cells import recurrent_model
 
 
 META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
-
-
-def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
-    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape)
 
 
 def model_of(call: Any, inputs: tuple[TensorSpec, ...] = (), outputs: tuple[TensorSpec, ...] = ()) -> Model:

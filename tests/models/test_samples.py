@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import specs
 
 from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
@@ -21,11 +23,7 @@ from .folders import TOML, source_of, write_model
 # Invariant: rows made up for a model keep to what its inputs declare, and equal seeds give equal rows.
 
 
-def spec(name: str, datatype: str, *shape: int | str, bound: int = 128, **options) -> TensorSpec:
-    axes = tuple(axis if isinstance(axis, str) else "" for axis in shape)
-    lengths = tuple(-1 if isinstance(axis, str) else axis for axis in shape)
-    bounds = tuple(bound if isinstance(axis, str) else axis for axis in shape)
-    return TensorSpec(name, datatype, lengths, axes, bounds, **options)
+spec = partial(specs.spec, bound=128)
 
 
 def info(*inputs: TensorSpec, **batching) -> ModelInfo:

@@ -9,20 +9,11 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from specs import spec as spec
 
 from app.contract import IndexEntry, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
 from app.http.auth import Auth
-
-
-def spec(
-    name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tuple[str, ...] = (), **more: Any
-) -> TensorSpec:
-    """A TensorSpec whose axes given by name are variable, up to `bound`. `more`: other fields of it."""
-    lengths = tuple(-1 if isinstance(axis, str) else axis for axis in shape)
-    axes = tuple(axis if isinstance(axis, str) else "" for axis in shape)
-    bounds = tuple(bound if isinstance(axis, str) else axis for axis in shape)
-    return TensorSpec(name, datatype, lengths, axes, bounds, labels=labels, **more)
 
 
 @dataclass

@@ -9,15 +9,11 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec
 
-from app.contract import DATATYPES, TensorSpec
+from app.contract import DATATYPES
 from app.errors import BadRequest
 from app.values.tensors import has_bools, parse_values, to_json
-
-
-def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
-    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape)
-
 
 INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
 
