@@ -28,14 +28,11 @@ def test_the_server_is_packaged_without_the_client() -> None:
     assert declared(ROOT)["project"]["scripts"] == {"starling": f"{modules[0]}:main"}
 
 
-def test_the_files_of_the_live_page_are_packaged() -> None:
-    assert set((ROOT / "app" / "ui" / "static").iterdir()) <= packaged_data("app")
-
-
-def test_the_files_of_the_benchmark_models_are_packaged() -> None:
-    files = {path for path in (ROOT / "loadtest" / "models").rglob("*") if path.is_file() and path.suffix not in PYTHON}
-    assert files
-    assert files <= packaged_data("loadtest")
+def test_all_files_that_are_no_code_are_packaged() -> None:
+    for package, folder in (("app", "app"), ("loadtest", "loadtest/models")):
+        files = {path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in PYTHON}
+        assert files
+        assert files - packaged_data(package) == set()
 
 
 def packaged_data(package: str) -> set[Path]:
