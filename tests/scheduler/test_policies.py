@@ -56,39 +56,24 @@ class TestEveryPolicy:
 
 
 @pytest.mark.parametrize(
-    ("ready", "limit", "expected"),
+    ("name", "ready", "idle", "now", "expected"),
     [
-        pytest.param(1, 8, Cut(1, 1, "idle"), id="one-row"),
-        pytest.param(9, 8, Cut(8, 8, "full"), id="more-than-fit"),
-        pytest.param(9, 2, Cut(2, 2, "idle"), id="only-a-small-worker"),
+        pytest.param("no_wait", 1, (8,), 100, Cut(1, 1, "idle"), id="no_wait-one-row"),
+        pytest.param("no_wait", 9, (8,), 100, Cut(8, 8, "full"), id="no_wait-more-than-fit"),
+        pytest.param("no_wait", 9, (2,), 100, Cut(2, 2, "idle"), id="no_wait-only-a-small-worker"),
+        pytest.param("window", 3, (8,), 149, Hold(150), id="window-young"),
+        pytest.param("window", 3, (8,), 150, Cut(3, 3, "hold_ended"), id="window-due"),
+        pytest.param("window", 8, (8,), 100, Cut(8, 8, "full"), id="window-full"),
+        pytest.param("window", 30, (8,), 100, Cut(8, 8, "full"), id="window-more-than-full"),
+        pytest.param("static", 3, (8,), 150, Cut(3, 8, "hold_ended"), id="static-padded"),
+        pytest.param("static", 8, (8,), 150, Cut(8, 8, "full"), id="static-full"),
+        pytest.param("static", 9, (4, 2), 150, Cut(4, 4, "full"), id="static-small-worker"),
+        pytest.param("static", 3, (16,), 150, Cut(3, 8, "hold_ended"), id="static-never-beyond-full"),
     ],
 )
-def test_no_wait_takes_what_is_there(ready: int, limit: int, expected: Cut) -> None:
-    assert policy_class("no_wait")().decide(offer_of(ready, limit, 8, (limit,), max_delay=10**9), 0) == expected
-
-
-@pytest.mark.parametrize(
-    ("ready", "now", "expected"),
-    [
-        pytest.param(3, 149, Hold(150), id="young"),
-        pytest.param(3, 150, Cut(3, 3, "hold_ended"), id="due"),
-        pytest.param(8, 100, Cut(8, 8, "full"), id="full"),
-        pytest.param(30, 100, Cut(8, 8, "full"), id="more-than-full"),
-    ],
-)
-def test_window_waits_for_the_batch_or_the_delay(ready: int, now: int, expected: Cut | Hold) -> None:
-    assert policy_class("window")().decide(offer_of(ready, 8, 8, oldest_at=100, max_delay=50), now) == expected
-
-
-@pytest.mark.parametrize(
-    ("idle", "ready", "expected"),
-    [
-        pytest.param((8,), 3, Cut(3, 8, "hold_ended"), id="padded"),
-        pytest.param((8,), 8, Cut(8, 8, "full"), id="full"),
-        pytest.param((4, 2), 9, Cut(4, 4, "full"), id="small-worker"),
-        pytest.param((16,), 3, Cut(3, 8, "hold_ended"), id="never-beyond-full"),
-    ],
-)
-def test_static_pads_to_one_size(idle: tuple[int, ...], ready: int, expected: Cut) -> None:
-    offer = offer_of(ready, min(8, idle[0]), 8, idle, max_delay=50)
-    assert policy_class("static")().decide(offer, 50) == expected
+def test_policies_that_look_at_nothing_but_the_queue(
+    name: str, ready: int, idle: tuple[int, ...], now: int, expected: Cut | Hold
+) -> None:
+    """Batches of 8; the oldest row has come at 100 and may wait until 150."""
+    offer = offer_of(ready, min(8, idle[0]), 8, idle, oldest_at=100, max_delay=50)
+    assert policy_class(name)().decide(offer, now) == expected

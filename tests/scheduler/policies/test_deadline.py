@@ -116,19 +116,18 @@ class TestLengths:
         (unit,) = scheduler.step(0).start
         return [row.length for row in unit.rows]
 
-    def test_rows_join_the_first_if_all_end_by_its_deadline(self) -> None:
-        assert self.first((10, 40), (10, 41), (100, 300)) == [10, 10]
-        assert self.first((10, 6), (10, 41), (100, 300)) == [10]
-
-    def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
-        assert 100 in self.first((100, None), (10, 13), (10, 13))
-
-    def test_as_many_short_rows_as_end_in_time_together(self) -> None:
-        """T(2, 10) = 7 ms."""
-        assert self.first((100, 11), (10, 11), (10, 6)) == [10]
-
-    def test_a_long_row_goes_first_where_others_have_time(self) -> None:
-        assert 100 in self.first((100, 20), (10, 60), (10, 60))
+    @pytest.mark.parametrize(
+        ("calls", "lengths"),
+        [
+            pytest.param([(10, 40), (10, 41), (100, 300)], [10, 10], id="those-that-all-end-by-its-deadline-join"),
+            pytest.param([(10, 6), (10, 41), (100, 300)], [10], id="or-none"),
+            pytest.param([(100, None), (10, 13), (10, 13)], [100], id="a-long-row-does-not-wait-for-ever"),
+            pytest.param([(100, 11), (10, 11), (10, 6)], [10], id="as-many-short-rows-as-end-in-time-together"),
+            pytest.param([(100, 20), (10, 60), (10, 60)], [100, 10], id="a-long-row-first-where-others-have-time"),
+        ],
+    )
+    def test_rows_that_go_first(self, calls: list[tuple[int, int | None]], lengths: list[int]) -> None:
+        assert self.first(*calls) == lengths
 
 
 class Watched(Busy):
