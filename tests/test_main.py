@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import sys
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from lifespan import with_state
+from lifespan import serving, with_state
 
 from app import __version__, engine_setup, main
 from app.errors import ConfigError
@@ -22,17 +21,10 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
     """Each with models and an engine of its own; building and starting one sets nothing for the process."""
     before = gc.get_threshold(), sys.getswitchinterval()
     frozen = gc.get_freeze_count()
-    ready = [asyncio.Event(), asyncio.Event()]
+    settings = Settings(models="demo", profile_dir=tmp_path, profile_budget_s=0)
     async with contextlib.AsyncExitStack() as stack:
-        clients = []
-        for event in ready:
-            settings = Settings(models="demo", profile_dir=tmp_path, profile_budget_s=0)
-            app = main.create_app(settings, on_ready=lambda registry, event=event: event.set())
-            state = await stack.enter_async_context(app.running())
-            transport = httpx.ASGITransport(with_state(app, state))
-            client = httpx.AsyncClient(transport=transport, base_url="http://one")
-            clients.append(await stack.enter_async_context(client))
-        await asyncio.gather(*(event.wait() for event in ready))
+        apps = [main.create_app(settings) for _ in range(2)]
+        clients = [(await stack.enter_async_context(serving(app)))[0] for app in apps]
         for client in clients:
             answer = await client.post("/predict/echo", json=[1, 2, 3, 4])
             assert (answer.status_code, answer.json()) == (200, {"y": [1.0, 2.0, 3.0, 4.0]})

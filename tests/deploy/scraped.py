@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import promql_parser as promql
-from lifespan import with_state
+from lifespan import serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.lifecycle import Lifecycle
@@ -43,29 +41,24 @@ async def scrape(folder: Path) -> list[str]:
     (folder / "staged").mkdir()
     (folder / "staged" / "model.py").write_text(STAGED)
     (folder / "staged" / "model.toml").write_text(STAGED_TOML)
-    ready = asyncio.Event()
     settings = Settings(
         models=str(folder), model=(f"echo={DEMO / 'echo'}",), profile_dir=folder / "profiles", profile_budget_s=0
     )
     lifecycle = Lifecycle()
     lifecycle.certificate_expires = lambda: 4e9  # as with HTTPS
-    app = create_app(settings, lifecycle, on_ready=lambda registry: ready.set())
-    async with app.running() as state:
-        transport = httpx.ASGITransport(with_state(app, state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
-            await ready.wait()
+    async with serving(create_app(settings, lifecycle)) as (client, state):
 
-            async def page() -> str:
-                return (await client.get("/metrics")).text
+        async def page() -> str:
+            return (await client.get("/metrics")).text
 
-            pages = [await page()]
-            for model, row in (("echo", [1, 2, 3, 4]), ("staged", [1, 2, 3])):
-                for klass in ("realtime", "best_effort"):
-                    answer = await client.post(f"/predict/{model}", json=row, headers={"X-Class": klass})
-                    assert answer.status_code == 200, answer.text
-            pages.append(await page())
-            await state["catalog"].unload("echo")
-            return [*pages, await page()]
+        pages = [await page()]
+        for model, row in (("echo", [1, 2, 3, 4]), ("staged", [1, 2, 3])):
+            for klass in ("realtime", "best_effort"):
+                answer = await client.post(f"/predict/{model}", json=row, headers={"X-Class": klass})
+                assert answer.status_code == 200, answer.text
+        pages.append(await page())
+        await state["catalog"].unload("echo")
+        return [*pages, await page()]
 
 
 def names(text: str) -> set[str]:

@@ -12,12 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from background import eventually
-from lifespan import with_state
+from lifespan import serving
 
-from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
 from loadtest.common.paths import ROOT
@@ -90,11 +88,7 @@ async def test_answers_are_those_of_the_application_alone(tmp_path: Path) -> Non
     seen = session(told)
     assert len(seen["replicas"]) == 2
     assert "wrong: failed" in seen["refused"]
-    app = create_app(Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0), lifecycle := Lifecycle())
-    async with app.running() as state:
-        await lifecycle.loaded.wait()
-        transport = httpx.ASGITransport(app=with_state(app, state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://alone") as alone:
-            for (path, body, kind), (status, text) in zip(ASKED, seen["answers"], strict=True):
-                answer = await alone.post(path, content=body.encode("latin-1"), headers={"content-type": kind})
-                assert (status, text.encode("latin-1")) == (answer.status_code, answer.content), path
+    async with serving(create_app(Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0))) as (alone, _):
+        for (path, body, kind), (status, text) in zip(ASKED, seen["answers"], strict=True):
+            answer = await alone.post(path, content=body.encode("latin-1"), headers={"content-type": kind})
+            assert (status, text.encode("latin-1")) == (answer.status_code, answer.content), path

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
-from lifespan import with_state
+from lifespan import serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.errors import codes
@@ -25,28 +24,24 @@ KEY = {"X-API-Key": "right"}
 
 
 async def test_what_no_model_counts_is_counted(tmp_path: Path) -> None:
-    lifecycle, ready = Lifecycle(), asyncio.Event()
+    lifecycle = Lifecycle()
     lifecycle.certificate_expires, lifecycle.malformed = lambda: 4e9, lambda: 3
     settings = Settings(
         models="", model=(f"echo={ECHO}",), profile_dir=tmp_path, profile_budget_s=0, api_key="right", max_connections=9
     )
-    app = create_app(settings, lifecycle, on_ready=lambda registry: ready.set())
-    async with app.running() as state:
-        transport = httpx.ASGITransport(with_state(app, state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
-            await ready.wait()
+    async with serving(create_app(settings, lifecycle)) as (client, _):
 
-            async def status(path: str, headers: dict[str, str]) -> int:
-                return (await client.post(path, json=[1, 2, 3, 4], headers=headers)).status_code
+        async def status(path: str, headers: dict[str, str]) -> int:
+            return (await client.post(path, json=[1, 2, 3, 4], headers=headers)).status_code
 
-            assert await status("/predict/echo", {}) == 401
-            assert await status("/predict/echo", {"X-API-Key": "wrong"}) == 401
-            assert await status("/predict/nobody", KEY) == 404
-            assert await status("/nowhere", KEY) == 404
-            assert await status("/predict/echo", KEY) == 200
-            lifecycle.connections = lambda: 10
-            assert await status("/predict/echo", KEY) == 503
-            text = (await client.get("/metrics", headers=KEY)).text
+        assert await status("/predict/echo", {}) == 401
+        assert await status("/predict/echo", {"X-API-Key": "wrong"}) == 401
+        assert await status("/predict/nobody", KEY) == 404
+        assert await status("/nowhere", KEY) == 404
+        assert await status("/predict/echo", KEY) == 200
+        lifecycle.connections = lambda: 10
+        assert await status("/predict/echo", KEY) == 503
+        text = (await client.get("/metrics", headers=KEY)).text
     found = {
         (sample.name, sample.labels.get("reason")): sample.value
         for family in text_string_to_metric_families(text)

@@ -22,13 +22,8 @@ from app.http.codecs.friendly import Friendly
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS
+from .test_v1 import IMAGE, SCALAR, TEXT, TOKENS, VECTOR, Y
 
-Y = (spec("y", "FP32", 4),)
-VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
-IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
-SCALAR = served("scalar", (spec("x", "INT32"),), Y)
-TEXT = served("text", (spec("text", "BYTES", 1),), Y)
-TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
 TABLE = served("table", (spec("city", "BYTES"), spec("area", "FP64")), Y)
 HALF = served("half", (spec("x", "FP16", 2),), Y)
 JSON = "application/json"
