@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.contract import ModelCall, awaited
+from app.contract import Model, ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Device, DeviceOptions
 from app.engine.engine import Engine
@@ -28,7 +28,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 
 from .conformance.world import Trips
-from .rig import answers, ask, rows_of
+from .rig import answers, ask, rows_of, started
 
 KINDS = ("cpu", "graphs", "eager")
 
@@ -72,6 +72,14 @@ class Place:
             yield engine
             assert engine.driver.lost is None
         assert device.close(10)
+
+
+@asynccontextmanager
+async def on_cpu(model: Model, *capacities: int, **options: Any) -> AsyncIterator[tuple[Engine, ServedModel]]:
+    """An engine on threads of a CPU, a core each, that serves one model; by default one worker of four rows."""
+    device = CpuDevice(capacities or (4,), threads=1, cores=len(capacities) or 1)
+    async with Engine(Profiling(device), Scheduler(device.spec), **options) as engine:
+        yield engine, await started(engine, model)
 
 
 def captured(served: ServedModel) -> bool:

@@ -13,16 +13,13 @@ import pytest
 import torch
 
 from app.contract import UNBOUNDED, Array, Model, ModelCall, awaited
-from app.engine.cpu.device import CpuDevice
-from app.engine.engine import Engine
 from app.engine.memory import Memory
-from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent
 from app.models.recurrent.cells import CellModel
-from app.scheduler.scheduler import Scheduler
 
+from .places import on_cpu
 from .rig import make_model, recurrent, tensor
 
 LONG = 300
@@ -79,10 +76,7 @@ def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
 
 @asynccontextmanager
 async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
-    device = CpuDevice((4,), threads=1, cores=1)
-    async with Engine(Profiling(device), Scheduler(device.spec), **options) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
+    async with on_cpu(model, **options) as (_, served):
         yield served
 
 

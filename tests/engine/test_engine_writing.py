@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 
 from app.contract import ModelCall, ModelSource, awaited
-from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.text_rows import TextRows
-from app.engine.engine import Engine
-from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest
 from app.models.decoders.parameters import Parameters
 from app.models.loading import load
-from app.scheduler.scheduler import Scheduler
 from app.values.text_fields import FIELDS
 from tests import tiny_decoders
+
+from .places import on_cpu
 
 MOST = 12
 
@@ -45,11 +43,8 @@ async def test_texts_under_load_with_calls_that_leave(kind, capacities, tmp_path
     random.seed(1)
     made = tiny_decoders.save(tmp_path, kind, MOST)
     model = load(ModelSource("writer", 1, tmp_path))
-    device = CpuDevice(capacities, threads=1, cores=len(capacities))
     running: set[str] = set()
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
+    async with on_cpu(model, *capacities) as (engine, served):
         engine.watch(lambda unit, outcome, began, ended: running.add(f"{len(unit.rows)}"))
         rows = [([random.randrange(2, 200) for _ in range(random.randrange(1, 30))], i) for i in range(40)]
         pieces: dict[int, list[str]] = {index: [] for _, index in rows}
@@ -77,10 +72,7 @@ async def test_texts_under_load_with_calls_that_leave(kind, capacities, tmp_path
 
 async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -> None:
     tiny_decoders.save(tmp_path, "gpt2", MOST)
-    device = CpuDevice((4,), threads=1, cores=1)
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(load(ModelSource("writer", 1, tmp_path)))
-        assert isinstance(served, ServedModel)
+    async with on_cpu(load(ModelSource("writer", 1, tmp_path))) as (_, served):
         for wrong, message in (
             ({"max_new_tokens": 0}, r"parameters.max_new_tokens: expected greater than or equal to 1, got 0"),
             ({"temperature": "hot"}, r"parameters.temperature: expected a number, got 'hot'"),

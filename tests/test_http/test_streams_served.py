@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from app.contract import ModelSource
-from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.text_rows import TextRows
 from app.engine.engine import Engine
-from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.models.loading import load
-from app.scheduler.scheduler import Scheduler
 from tests import tiny_decoders
+from tests.engine.places import on_cpu
 
 from .test_streaming import STREAM, Reader
 
@@ -78,10 +76,7 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     tiny_decoders.save(tmp_path, "gpt2", MOST)
-    device = CpuDevice((4,), threads=1, cores=1)
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(load(ModelSource("echo", 1, tmp_path)))
-        assert isinstance(served, ServedModel)
+    async with on_cpu(load(ModelSource("echo", 1, tmp_path))) as (engine, served):
         yield World(engine, served)
 
 
