@@ -23,8 +23,10 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
     frozen = gc.get_freeze_count()
     settings = Settings(models="demo", profile_dir=tmp_path, profile_budget_s=0)
     async with contextlib.AsyncExitStack() as stack:
-        apps = [main.create_app(settings) for _ in range(2)]
+        loaded: list[int] = []
+        apps = [main.create_app(settings, on_ready=lambda models: loaded.append(len(models.ready()))) for _ in range(2)]
         clients = [(await stack.enter_async_context(serving(app)))[0] for app in apps]
+        assert loaded == [2, 2]
         for client in clients:
             answer = await client.post("/predict/echo", json=[1, 2, 3, 4])
             assert (answer.status_code, answer.json()) == (200, {"y": [1.0, 2.0, 3.0, 4.0]})
