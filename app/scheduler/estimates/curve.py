@@ -153,7 +153,7 @@ class Curve:
             self._learn(size, counted, variance, total)
             if self._surprised[size - 1] or counted != off:
                 self._find_wrong(size - 1, off, surprise=counted != off)
-        speed.observe(off, counted, share, total)
+        speed.observe(counted, share, total)
         if self.by_length:
             ratio = ns / (self._undisturbed(size, running, 0) * self._planned)
             self._planned *= 1 + 0.05 * (min(ratio, 4.0) - 1)

@@ -65,13 +65,15 @@ class Speed:
         """Of the estimate of a batch that is beside others for this share of its time."""
         return self._of_alone + share * (2 * self._both + share * self._of_beside)
 
-    def observe(self, off: float, counted: float, share: float, total: float) -> None:
-        """A batch was `off`, and counts as `counted`; `total`: the variance that was expected of that."""
+    def observe(self, counted: float, share: float, total: float) -> None:
+        """A batch was off by what it counts as; `total`: the variance that was expected of that."""
         self._seen = True
         self.batches += 1
         weight = max(_COMMON, 1 / (_BEFORE + self.batches))
         if total < _NOTHING:  # the first batch of a size of which nothing is known shows no noise
-            noise = self.noise + weight * (min(off * off, _OUTLIER * total) - total)
+            more = counted * counted - total
+            # Only its part of the variance can be too large: a size that is uncertain, but right, is no lack of noise.
+            noise = self.noise + weight * (more if more > 0 else more * self.noise / total)
             self.noise = min(max(noise, LEAST_NOISE), _MOST_NOISE)
         first, second = self._of_alone + share * self._both, self._both + share * self._of_beside
         self._alone += first / total * counted

@@ -114,6 +114,19 @@ class TestSizes:
         beyond = sum(TRUE[3] * draw.gammavariate(25, 0.04) > curve.quantile * curve.predict(4) for _ in range(2_000))
         assert 40 < beyond < 170
 
+    def test_that_uncertain_sizes_are_right_does_not_mean_that_there_is_no_noise(self) -> None:
+        """Else the first batch of each would count as exact."""
+        curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
+        for size, ns in enumerate(TRUE, 1):
+            curve.observe(size, ns)
+        assert curve.speed.noise > 0.04**2
+        assert curve.error(8) > 0.04
+
+    @pytest.mark.parametrize("noise", [0.03, 0.3])
+    def test_noise_is_found(self, noise: float) -> None:
+        curve = served(Curve(Profile(TRUE, errors=(0.25,) * 8)), TRUE, 800, noise, spikes=0)
+        assert curve.speed.noise**0.5 == pytest.approx(noise, rel=0.25)
+
 
 class TestSpeed:
     @pytest.mark.parametrize("slower", [1.5, 3.0, 0.6])
