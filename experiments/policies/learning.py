@@ -25,7 +25,9 @@ from planner.tally import Tally
 
 PEAK = 500.0  # rows/s that each device serves at best, one batch at a time
 BESIDE = 1.4  # slowdown by a second unit, where it was not measured
-_SLOT_NS = 5_000_000  # batches that begin in the same slot have the same noise
+#: Batches that begin in the same slot have the same noise. Shorter than batches: of a longer one's, more would begin in
+#: fast slots, so that small batches would be faster on average than their curve says.
+_SLOT_NS = 500_000
 _SLOTS = 4096  # drawn at a time
 _QUEUE = 1 << 30  # rows that may wait
 
@@ -122,7 +124,7 @@ class Learner(Recorder):
 
     def __init__(self, device: DeviceSpec) -> None:
         super().__init__(device)
-        self._due = Due(len(device.workers))
+        self._due = Due()
         self._solved: ControlTables | None = None
 
     def tick(self, now: int) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from app.scheduler.estimates.curve import Curve
 
 _UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
-#: Time between two solutions, doubled each time up to the last: a solution takes a tenth of a second of a core, for
-#: several workers a third of a second, which on busy cores their batches miss.
-_FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 60_000_000_000
+#: Time between two solutions, half as long again each time up to the last: a solution takes less than a tenth of a
+#: second of a core, for several workers a third of a second, which on busy cores their batches miss.
+_FIRST_NS, _LONGEST_NS = 1_000_000_000, 60_000_000_000
 
 
 class Due:
@@ -17,9 +17,8 @@ class Due:
 
     __slots__ = ("_at", "_gap_ns")
 
-    def __init__(self, workers: int = 1) -> None:
-        self._at = 0
-        self._gap_ns = _FIRST_NS if workers == 1 else _FIRST_OF_SEVERAL_NS
+    def __init__(self) -> None:
+        self._at, self._gap_ns = 0, _FIRST_NS
 
     def again(self, curves: Sequence[Curve], now: int) -> bool:
         """Whether to solve them now. `curves`: of all stages. Cheap."""
@@ -32,5 +31,5 @@ class Due:
         if errors and min(errors) > _UNSURE:
             return False
         self._at = now + self._gap_ns
-        self._gap_ns = min(2 * self._gap_ns, _LONGEST_NS)
+        self._gap_ns = min(self._gap_ns * 3 // 2, _LONGEST_NS)
         return True

@@ -17,7 +17,6 @@ from app.scheduler.estimates.parts import padded
 
 _ROUNDS = 100  # policy iteration ends after about ten
 _IDLE_ROUNDS = 10  # rounds without a gain: only ties decided by rounding still change, seen from 256 rows on
-_SIGNIFICANT = 1.0  # standard errors
 _TOLERANCE = 1e-10  # share of the average cost that an action must gain to replace another, or ties would alternate
 
 Floats = NDArray[np.float64]
@@ -46,20 +45,22 @@ def solve(
     *,
     idling: bool = True,
     states: int = 256,
-    errors: Sequence[float] = (),
+    tail: int = 0,
     start: Sequence[int] = (),
 ) -> Optimum:
     """The policy with the least mean latency.
 
     `rate` in rows per second. With `idling` False the device is never idle while rows wait. `states`: the largest
-    number of waiting rows kept, at least twice the largest batch. `errors`: by size, standard errors of `batch_ns` as
-    shares of it; then all waiting rows are run unless something else is significantly better. `start`: a table to begin
-    with, such as that of another rate: only faster.
+    number of waiting rows kept, at least twice the largest batch. `tail`: rows to run while a full batch or more waits,
+    0 for what is best. `start`: a table to begin with, such as that of another rate: only faster.
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(batch_ns, rate, states, tail_size=surely_fastest(batch_ns, errors) if any(errors) else 0)
+    process = _Process(batch_ns, rate, states, tail_size=tail)
     allowed = process.allowed(idling)
+    if tail:
+        allowed[process.largest :] = False
+        allowed[process.largest :, tail] = True
     every = np.minimum(np.arange(process.states + 1), process.tail_size)
     table = np.asarray(start, dtype=np.int64) if len(start) == len(every) else every
     table[-1] = process.tail_size
@@ -72,9 +73,6 @@ def solve(
             table = every
             average, value = process.evaluate(table, cost[:, None, :])
         gains = process.improve(value[:, 0], average[0], cost)
-        if any(errors):
-            doubt = process.doubt(value[:, 0], average[0], np.asarray(errors))
-            process.keep_significant(gains, doubt)
         gains[~allowed] = np.inf
         best = gains.argmin(axis=1)
         rows = np.arange(len(table))
@@ -92,12 +90,13 @@ def solve(
 
 
 def surely_fastest(batch_ns: Sequence[int], errors: Sequence[float]) -> int:
-    """The size of the highest throughput if that is significantly above that of the largest batch, else the largest."""
-    speeds = [size / time for size, time in enumerate(padded(tuple(batch_ns))[0], 1)]
+    """The size of the highest throughput if that is significantly above that of the largest batch, else the largest.
+
+    `errors`: by size, standard errors of `batch_ns` as shares of it.
+    """
+    speeds = [size / time for size, time in enumerate(batch_ns, 1)]
     best, largest = speeds.index(max(speeds)), len(speeds) - 1
-    surely = not any(errors) or speeds[best] > speeds[largest] * (
-        1 + _SIGNIFICANT * hypot(errors[best], errors[largest])
-    )
+    surely = speeds[best] > speeds[largest] * (1 + hypot(errors[best], errors[largest]))
     return (best if surely else largest) + 1
 
 
@@ -251,31 +250,6 @@ class _Process:
             rows = n[b:]
             gains[b:, b] = cost[0, b] + rows * cost[1, b] - average * self.times[b - 1] + after[rows - b, b - 1]
         return gains
-
-    def doubt(self, value: Floats, average: float, errors: Floats) -> Floats:
-        """By state and action: the standard error of its cost that comes from the error of its batch time.
-
-        A batch that takes longer by dt delays all rows in the system, and more of them arrive meanwhile.
-        """
-        n = np.arange(self.states + 1)
-        mean = sliding_window_view(value, self.beyond)[: self.states + 2] @ self.arrivals.T
-        slope = np.diff(mean, axis=0)  # [rows left, b - 1]: the value of one more row
-        found = np.zeros((self.states + 1, self.largest + 1))
-        for b in range(1, self.largest + 1):
-            time, rows = self.times[b - 1], n[b:]
-            left = rows - b
-            each = self.unit * (rows / self.rate + time) - average + self.rate * slope[left, b - 1]
-            found[b:, b] = errors[self.sizes[b - 1] - 1] * time * np.abs(each)
-        return found
-
-    def keep_significant(self, gains: Floats, doubt: Floats) -> None:
-        """Rule out what is not significantly better than to run all waiting rows, up to the largest batch."""
-        n = np.arange(self.states + 1)
-        every = np.minimum(n, self.largest)
-        best, sure = gains[n, every][:, None], doubt[n, every][:, None]
-        worse = gains + _SIGNIFICANT * np.hypot(doubt, sure) > best
-        worse[n, every] = False
-        gains[worse] = np.inf
 
     def optimum(self, table: NDArray[np.int64]) -> Optimum:
         """The policy with its averages."""

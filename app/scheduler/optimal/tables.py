@@ -25,12 +25,12 @@ LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 #: For several workers: their tables take longer to solve and change less from load to load (docs/bench/many.md).
 LOADS_OF_SEVERAL = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 LARGEST = 256  # rows: a table for larger batches takes minutes, and their time per row hardly falls any more
+_DOUBTFUL = 10.0  # the larger an error, the less it is known itself: 5 % count as 7.5 %, 10 % as 20 %
+_SURELY = 2.0  # standard errors by which a larger size must be faster, for rows to be padded to it
 _STATES = 128  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
 _TOLERANCE = 0.02  # share of the mean latency: the tables hardly change after that
 _ROUNDS = 60  # for several workers: the mean may settle later, but the tables hardly change after that
 _SEVERAL = 32  # for several workers: the largest batch solved row by row
-_DOUBTFUL = 10.0  # the larger an error, the less it is known itself: 5 % count as 7.5 %, 10 % as 20 %
-_SURELY = 2.0  # standard errors by which a larger size must be faster, for rows to be padded to it
 _PHASES = 8  # phases of a running unit: with 4 the mean latency is up to 4 % higher at load 0.9
 
 
@@ -56,8 +56,6 @@ class ControlTables:
     beside: TimeLeft | None = None
     others: tuple[tuple[tuple[int, ...], ...], ...] = ()
     mean_ns: tuple[float, ...] = ()  # by level: the mean latency
-    #: As `tables`, if errors are neglected: what is likely to pay, surely or not. () for several workers.
-    likely: tuple[tuple[int, ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
         """The level nearest to a rate in rows/s on a device that takes `scale` times as long as profiled.
@@ -79,10 +77,6 @@ class ControlTables:
             return table[min(waiting, len(table) - 1)]
         table = self.tables[level]
         return table[waiting] if waiting < len(table) else self.tail
-
-    def likely_best(self, level: int, waiting: int) -> int:
-        """Rows to run by `likely`, 0 if it has none."""
-        return self.likely[level][waiting] if self.likely and waiting < len(self.likely[level]) else 0
 
 
 def solve(
@@ -108,8 +102,6 @@ def solve(
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
     profile = smooth(profile)
-    errors = tuple(error * (1 + _DOUBTFUL * error) for error in profile.errors)
-    profile = replace(profile, errors=errors)
     times = profile.times_of(workers)
     handover_ns = profile.handover_ns or 0
     beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
@@ -126,32 +118,27 @@ def solve(
 def _of_one(
     errors: tuple[float, ...], times: tuple[int, ...], loads: Sequence[float], *, valued: bool
 ) -> ControlTables:
-    """Tables for one worker. `errors`: standard errors of `times` as shares of them; () if they are exact."""
+    """Tables for one worker. With `errors` of `times` the largest batch serves a long queue, unless another surely
+    serves more: of many sizes, the one measured too fast looks best."""
     from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
 
-    fastest = solver.surely_fastest(times, errors)
-    share = fastest * 1e9 / padded(times)[0][fastest - 1]  # rows/s
+    tail = solver.surely_fastest(times, errors) if any(errors) else 0
+    share = tail * 1e9 / times[tail - 1] if tail else Profile(times).peak  # rows/s
     states = max(_STATES, 2 * len(times))
     solved: list[Optimum] = []
     for load in loads:
         start = solved[-1].table if solved else ()
-        solved.append(solver.solve(times, load * share, idling=False, states=states, errors=errors, start=start))
-    likely = [
-        solver.solve(times, load * share, idling=False, states=states, start=best.table).table
-        for load, best in zip(loads, solved, strict=True)
-        if any(errors)
-    ]
+        solved.append(solver.solve(times, load * share, idling=False, states=states, tail=tail, start=start))
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
         tail=solved[-1].tail,
-        sizes=surely_faster(solved[0].sizes, times, errors),
+        sizes=solved[0].sizes,
         peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
         mean_ns=tuple(best.mean_ns for best in solved),
-        likely=tuple(likely),
     )
 
 
@@ -168,8 +155,9 @@ def _of_several(
     padded_ns, sizes = padded(together)
     alone_ns = profile.batch_ns[:LARGEST]
     alone = padded(alone_ns)[1]
-    sizes = surely_faster(sizes, together, profile.errors)
-    alone = surely_faster(alone, alone_ns, profile.errors)
+    doubts = tuple(error * (1 + _DOUBTFUL * error) for error in profile.errors)
+    sizes = surely_faster(sizes, together, doubts)
+    alone = surely_faster(alone, alone_ns, doubts)
     group = -(-len(sizes) // _SEVERAL)
     # The padded times: a size that was measured too slow, by a spike, must not make all larger ones slow.
     apart_ns = padded(tuple(apart[size - 1] for size in sizes))[0]

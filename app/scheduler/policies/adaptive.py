@@ -26,9 +26,8 @@ _CROWD = 8  # waiting rows: fewer say little about the rate
 #: one worker).
 _DEVIATIONS = 3.0
 _NEARLY = 0.95  # share of the highest throughput that counts as the highest
-#: Decisions of tables, of which one is not followed; of those with a full batch waiting, where trying costs little; and
-#: of those where another number of rows is better by what is known, but not surely.
-_TRIED, _TRIED_FULL, _TRIED_LIKELY = 100, 10, 8
+#: Decisions of tables, of which one is not followed; and of those with a full batch waiting, where trying costs little.
+_TRIED, _TRIED_FULL = 100, 10
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
@@ -75,7 +74,7 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
-    def _tried(self, offer: Offer, control: ControlTables, level: int, planned: int) -> int:
+    def _tried(self, offer: Offer, level: int, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
@@ -84,9 +83,6 @@ class Adaptive(Policy):
         if level < 0 or not estimates.latency[0].uncertain:
             return planned
         self._planned += 1
-        likely = control.likely_best(level, waiting)
-        if likely and likely != planned:
-            return planned if self._planned % _TRIED_LIKELY else likely
         if planned and waiting >= offer.full:  # to wait is decided at each arrival
             return planned if self._planned % _TRIED_FULL else estimates.hopeful(offer.full)
         return planned if self._planned % _TRIED else waiting
@@ -114,7 +110,7 @@ class Adaptive(Policy):
                 level = _level(offer, control, None, now)
                 planned = control.serve(level, waiting, column)
             if window is None:
-                planned = self._tried(offer, control, level, planned)
+                planned = self._tried(offer, level, planned)
         if not planned:
             assert control is not None
             if now < offer.due(now):

@@ -120,18 +120,6 @@ class TestPolicy:
         policy = policy_class("adaptive")()
         assert {policy.decide(offered(waiting, known=exact), 0) for _ in range(often)} == {found[0]}
 
-    def test_a_number_of_rows_that_would_pay_by_what_is_known_is_tried(self) -> None:
-        """One decision in eight, until it is sure; a table for the same number changes nothing."""
-        curve = Curve(Profile((MS,) * 8, errors=(0.1,) * 8))
-        for likely, tried in ((2, True), (TABLES.serve(0, 5), False)):
-            tables = replace(TABLES, likely=((0, 1, 1, 1, 1, likely),) * len(TABLES.loads))
-            policy = policy_class("adaptive")()
-            offers = (offered(5, tables=tables, known={"latency": [curve]}) for _ in range(16))
-            rows = [found.rows for offer in offers if isinstance(found := policy.decide(offer, 0), Cut)]
-            assert [number for number, ran in enumerate(rows, 1) if ran == likely] == (
-                [8, 16] if tried else [*range(1, 17)]
-            )
-
     @pytest.mark.parametrize(
         ("due", "now", "expected"),
         [
