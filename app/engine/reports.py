@@ -102,7 +102,7 @@ class Reported:
                 "policy": self.info.batching.policy,
                 "reorders": policy.reorders(estimates),
                 "batch_scale": latency.scale,
-                "slowdown_scale": latency.slowdown_scale,
+                "slowdown_scale": latency.speed.slower,
                 "handover_ms": latency.handover.ns / 1e6,
                 "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},
                 "beside": dict(profiled.slowdowns),

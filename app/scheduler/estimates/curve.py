@@ -208,11 +208,6 @@ class Curve:
 
     # what is known
 
-    @property
-    def slowdown_scale(self) -> float:
-        """How much units that run at once slow one another, relative to the profile."""
-        return self.speed.slower
-
     def errors(self) -> tuple[float, ...]:
         """By size, see `error`; () if the profile is exact."""
         return tuple(sqrt(one + FLOOR**2) for one in self._variance)

@@ -51,28 +51,16 @@ def times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
     return tuple(round(time * MS) for time in interpolate(known, range(1, largest + 1)))
 
 
-def by_length(given: Any, max_batch: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """(length, times by size), ascending; every length has times up to the same largest batch."""
+def tables(given: Any, key: str, by: str, max_batch: int | None) -> dict[int, tuple[int, ...]]:
+    """Times by size for each length, or number of units, ascending; all up to the same largest batch."""
     if not isinstance(given, Mapping):
-        raise fault("length_ms", "batch times by length", given)
-    tables = []
+        raise fault(key, f"batch times by {by}", given)
+    found = {}
     for name, one in given.items():
-        table = times(one, f"length_ms.{name}", max_batch)
-        max_batch = len(table)
-        tables.append((whole(name, f"length_ms.{name}"), table))
-    return tuple(sorted(tables))
-
-
-def concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
-    if not isinstance(given, Mapping):
-        raise fault("concurrency", "batch times by number of units", given)
-    tables = {}
-    for name, table in given.items():
-        units = whole(name, f"concurrency.{name}")
-        if units < 2:
-            raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
-        tables[units] = times(table, f"concurrency.{name}", max_batch)
-    return dict(sorted(tables.items()))
+        at = whole(name, f"{key}.{name}")
+        found[at] = times(one, f"{key}.{name}", max_batch)
+        max_batch = len(found[at])
+    return dict(sorted(found.items()))
 
 
 def errors(given: Any, max_batch: int) -> tuple[float, ...]:

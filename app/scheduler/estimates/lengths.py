@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.scheduler.estimates.parts import padded
+
 ByLength = Sequence[tuple[int, Sequence[float]]]
 
 _EXACT = 64  # lengths below it are not rounded
@@ -66,18 +68,14 @@ class LengthTimes:
         return known
 
     def _made(self, length: int) -> AtLength:
-        sizes = list(range(1, self.most + 1))
-        times = [self._extra_ns + sum(time_at(part, size, length) for part in self._parts) for size in sizes]
-        for index in range(self.most - 2, -1, -1):
-            if times[index + 1] < times[index]:
-                times[index], sizes[index] = times[index + 1], sizes[index + 1]
-        least: list[float] = []
-        best: list[int] = []
-        for size, time in enumerate(times, 1):
-            better = not least or time / size < least[-1]
-            least.append(time / size if better else least[-1])
-            best.append(size if better else best[-1])
-        return AtLength(tuple(times), tuple(sizes), tuple(least), tuple(best))
+        rows = range(1, self.most + 1)
+        alone = tuple(self._extra_ns + sum(time_at(part, size, length) for part in self._parts) for size in rows)
+        times, sizes = padded(alone)
+        each = [time / size for size, time in enumerate(times, 1)]
+        best = [1]
+        for size in rows[1:]:
+            best.append(size if each[size - 1] < each[best[-1] - 1] else best[-1])
+        return AtLength(times, sizes, tuple(each[size - 1] for size in best), tuple(best))
 
 
 def any_length(batch_ns: tuple[int, ...]) -> ByLength:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
+from typing import TypeVar
+
+Time = TypeVar("Time", int, float)
 
 
-def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def padded(batch_ns: tuple[Time, ...]) -> tuple[tuple[Time, ...], tuple[int, ...]]:
     """The curve made monotone by padding: T'(b) = min over b' >= b of T(b'), and the size b' at which b rows then run.
 
     Measured curves have peaks that hardware sets (three rows can take longer than four); a batch may always be padded.

@@ -6,7 +6,7 @@ kept unchanged. Milliseconds in files, integer nanoseconds in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,28 +114,21 @@ class Profile:
         """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
         if not 1 <= max_batch <= self.max_batch:
             raise ValueError(f"max_batch: expected 1 to {self.max_batch}, the profile's largest batch, got {max_batch}")
-        shorter = {units: times[:max_batch] for units, times in self.concurrency_ns.items()}
-        return replace(
-            self,
-            batch_ns=self.batch_ns[:max_batch],
-            errors=self.errors[:max_batch],
-            concurrency_ns=shorter,
-            by_length=tuple((length, times[:max_batch]) for length, times in self.by_length),
-            stages=tuple(stage.up_to(max_batch) for stage in self.stages),
-        )
+        return self._each(lambda times: times[:max_batch], max_batch)
 
     def scaled(self, factor: float) -> Profile:
         """The same, with all batch times multiplied by `factor`."""
+        return self._each(lambda times: tuple(round(time * factor) for time in times), self.max_batch)
 
-        def each(times: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(round(time * factor) for time in times)
-
+    def _each(self, change: Callable[[tuple[int, ...]], tuple[int, ...]], max_batch: int) -> Profile:
+        """The same with a change of the times of every curve, which then end at `max_batch`."""
         return replace(
             self,
-            batch_ns=each(self.batch_ns),
-            concurrency_ns={units: each(times) for units, times in self.concurrency_ns.items()},
-            by_length=tuple((length, each(times)) for length, times in self.by_length),
-            stages=tuple(stage.scaled(factor) for stage in self.stages),
+            batch_ns=change(self.batch_ns),
+            errors=self.errors[:max_batch],
+            concurrency_ns={units: change(times) for units, times in self.concurrency_ns.items()},
+            by_length=tuple((length, change(times)) for length, times in self.by_length),
+            stages=tuple(stage._each(change, max_batch) for stage in self.stages),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +170,7 @@ def parse(data: Any) -> Profile:
     cell = data.get("cell", False)
     if not isinstance(cell, bool):
         raise fault("cell", "true or false", cell)
-    lengths = fields.by_length(data.get("length_ms", {}), max_batch)
+    lengths = tuple(fields.tables(data.get("length_ms", {}), "length_ms", "length", max_batch).items())
     stages = _stages(data.get("stages", ()), max_batch)
     if "batch_ms" in data:
         batch_ns = fields.times(data["batch_ms"], "batch_ms", max_batch)
@@ -191,12 +184,15 @@ def parse(data: Any) -> Profile:
         _check_largest("length_ms", len(lengths[0][1]), len(batch_ns))
     for number, stage in enumerate(stages):
         _check_largest(f"stages.{number}", stage.max_batch, len(batch_ns))
+    at_once = fields.tables(data.get("concurrency", {}), "concurrency", "number of units", len(batch_ns))
+    if 1 in at_once:
+        raise ValueError("concurrency.1: expected at least 2 units; 1 is batch_ms")
     return Profile(
         batch_ns=batch_ns,
         model=data.get("model", ""),
         device=data.get("device", ""),
         threads=threads,
-        concurrency_ns=fields.concurrency(data.get("concurrency", {}), len(batch_ns)),
+        concurrency_ns=at_once,
         extra={key: value for key, value in data.items() if key not in _KNOWN},
         by_length=lengths,
         stages=stages,
