@@ -149,7 +149,7 @@ async def test_however_the_curve_moves_solutions_are_a_minute_apart_in_the_end(m
                 curve.observe(2, 10_000_000 if second % 20 < 10 else 1_000_000)
                 curve.observe(3, 3_000_000)
             await rig.loop.passes(S)
-        assert 6 + 8 - 1 <= len(asked) <= 6 + 9  # after 0, 1, 3, 7, 15 and 31 s, then each minute
+        assert 11 + 7 - 2 <= len(asked) <= 11 + 8  # half as long again each time up to 115 s, then each minute
 
 
 def test_of_a_model_in_stages_all_stages_count() -> None:
