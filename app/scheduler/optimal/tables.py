@@ -167,7 +167,7 @@ def _of_several(
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
-    errors = tuple(profile.errors[size - 1] for size in rows) if profile.errors else ()
+    errors = tuple(doubts[size - 1] for size in rows) if doubts else ()
     processes = (Process(times, fewer, load * peak * 1e9, beside, workers=workers) for load in loads)
     solved = [
         two_workers.solve(process, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS, errors=errors)
