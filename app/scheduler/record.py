@@ -17,11 +17,8 @@ from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Program, Row, Step
 
-#: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
-#: rows of them end, 5 not how many steps a unit has made, 6 pushed steps of cells behind one another, 7 took
-#: units back, 8 had other names for some arguments, 9 had tables that say how long rows may be held,
-#: 10 other profiles.
-FORMAT = 11
+#: It changes with what is recorded: a record is replayed by the version that wrote it.
+FORMAT = 12
 Entry = dict[str, Any]
 
 
