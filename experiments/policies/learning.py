@@ -124,7 +124,7 @@ class Learner(Recorder):
 
     def __init__(self, device: DeviceSpec) -> None:
         super().__init__(device)
-        self._due = Due()
+        self._due = Due(len(device.workers))
         self._solved: ControlTables | None = None
 
     def tick(self, now: int) -> None:

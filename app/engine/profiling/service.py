@@ -126,7 +126,7 @@ class Profiling:
         `curves`: of its stages, which live batches correct from now on.
         """
         model.program, model.stats, model.curves = program, stats, curves
-        model.due = Due()
+        model.due = Due(self.device.spec.max_running)
         self._models[program] = model
         self._update_pairs()
         self._want_tables(model)
