@@ -115,9 +115,9 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, sett
     decoder = decoder_of(model, most)
     for ids, wanted in zip(rows, expected, strict=True):
         with torch.inference_mode():
-            texts, begun = decoder.begin(torch.tensor([ids]), [len(ids)], [{}])
-            decoder.write(texts, begun)
-        assert texts[0].ids[-texts[0].tokens :] == wanted
+            text = decoder.start(ids, {})
+            decoder.write([text], decoder.decoder.begin(torch.tensor([ids]), [len(ids)]))
+        assert text.ids[-text.tokens :] == wanted
 
 
 @pytest.mark.parametrize(("name", "value"), [("stop_strings", ["."]), ("sequence_bias", [[[7], 5.0]])])

@@ -45,7 +45,8 @@ class DecodingExecutor(SegmentExecutor):
         (ids, *_), keywords, lengths, _ = self.batch(padded(slots, size))
         tokens = min(TRIED_TOKENS, self._call.bounds.text)
         given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
-        texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
+        own = lengths[TOKENS].tolist()
+        texts, begun = self._call.start_all(ids, own, given), self._call.decoder.begin(ids, own)
         gathered = time.perf_counter_ns()
         times = self._call.write(texts, begun)
         inferred = time.perf_counter_ns()
@@ -123,8 +124,7 @@ class DecodingExecutor(SegmentExecutor):
     def _start_reading(self, new: list[int]) -> Reading:
         (ids, *_), keywords, lengths, _ = self.batch(new)
         own = lengths[TOKENS].tolist()
-        rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
-        texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
+        texts = self._call.start_all(ids, own, keywords["parameters"])
         return Reading(new, texts, self._call.decoder.reading(ids, own))
 
     # steps

@@ -142,17 +142,17 @@ class TextDecoder(nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
         """Whole texts of `ids` [rows, longest], padded where `mask` is 0."""
-        texts, begun = self.begin(ids, mask.sum(1).tolist(), parameters)
-        self.write(texts, begun)
+        lengths = mask.sum(1).tolist()
+        texts = self.start_all(ids, lengths, parameters)
+        self.write(texts, self.decoder.begin(ids, lengths))
         return self.answers(texts)
 
-    def begin(
+    def start_all(
         self, ids: torch.Tensor, lengths: Sequence[int], parameters: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Text], Prefilled]:
-        """Start the texts of a batch and prefill their rows."""
+    ) -> list[Text]:
+        """The new texts of a batch: `ids` [rows, longest], padded behind their `lengths`."""
         rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
-        texts = [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
-        return texts, self.decoder.begin(ids, lengths)
+        return [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
 
     def write(self, texts: Sequence[Text], begun: Prefilled) -> list[int]:
         """Generate these texts; all rows run until the longest has ended. Returns the nanoseconds of each step."""
