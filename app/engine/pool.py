@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, SampleRow, TensorSpec
+from app.contract import Array, TensorSpec
 from app.models.base import TORCH_DTYPES
 
 Slots = Sequence[int]
@@ -185,18 +185,6 @@ class Pool:
         for slot, value in zip(slots, np.asarray(values, self.specs[index].dtype), strict=True):
             own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in axes)
             target[slot] = value[own] if own else value
-
-    def row(self, slot: int) -> SampleRow:
-        """A copy of the row in a slot."""
-        arrays = []
-        for spec, view, objects in zip(self.specs, self.views, self.objects, strict=True):
-            if view is not None:
-                own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in spec.axes)
-                arrays.append(view[slot][own].copy() if own else np.array(view[slot]))
-            elif objects is not None:
-                arrays.append(np.array(objects[slot], spec.dtype))
-        lengths = {axis: int(length[slot]) for axis, length in self.lengths.items()}
-        return SampleRow(tuple(arrays), lengths, self.parameters[slot] or {})
 
     def set_lengths(self, slots: Slots, lengths: Mapping[str, int] | Mapping[str, Sequence[int]]) -> None:
         """The lengths of the rows in the slots: one for all of them, or one each."""

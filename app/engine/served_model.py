@@ -202,9 +202,6 @@ class ServedModel(Reported):
             self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.task_specs.WRITTEN
         if ran.lengths is not None:
             split_by_length(rows, self.model.info, ran.outputs, ran.lengths)
-        on_rows = self.profiled.on_rows
-        if on_rows is not None and rows:
-            on_rows([row.slot for row in rows if row.slot >= 0])
         self.free_rows(unit.rows)
 
     def _failed(self, unit: Unit, completion: Completion) -> None:

@@ -126,25 +126,6 @@ def test_text_is_kept_beside_the_slots_and_forgotten_with_them():
     assert pool.objects[1] == [None, None, None]
 
 
-def test_a_row_is_copied_as_it_was_written():
-    specs = [tensor("x", "FP32", 2), tensor("ids", "INT64", ("n", 5)), tensor("b", "BF16"), tensor("t", "BYTES", 1)]
-    pool = Pool(specs, 4)
-    slots = pool.take(2)
-    text = np.array([[b"a"], [b"b"]], object)
-    written = [np.ones((2, 2)), np.array([[1, 2, 3], [4, 5, 6]]), np.array([7, 8], np.uint16), text]
-    for index, values in enumerate(written):
-        pool.write(slots, index, values, {"n": 3})
-    pool.set_lengths(slots, {"n": 3})
-    pool.parameters[slots[1]] = {"gain": 2}
-    row = pool.row(slots[1])
-    for spec, array, values in zip(specs, row.arrays, written, strict=True):
-        assert (array.dtype, array.tolist()) == (spec.dtype, values[1].tolist())
-    assert (row.lengths, row.parameters) == ({"n": 3}, {"gain": 2})
-    pool.write(slots, 0, np.zeros((2, 2)))
-    assert row.arrays[0].tolist() == [1, 1]
-    assert pool.row(slots[0]).parameters == {}
-
-
 MIB = tensor("x", "FP32", 1 << 18)
 
 

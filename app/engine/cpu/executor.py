@@ -31,7 +31,7 @@ def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
 
     Whatever the model raises becomes an Outcome.
     """
-    executor, slots = job.executor, job.slots
+    executor = job.executor
     assert isinstance(executor, CpuExecutor)  # the device placed it
     runs, continues = executor.run(job, stop), True
     while continues:
@@ -39,7 +39,6 @@ def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
         try:
             ran = executor.in_named_frame(next, runs)
         except BaseException as exc:
-            executor.note_failure(slots)
             cause = exc.__cause__ if isinstance(exc.__cause__, StopIteration) else exc  # else a generator has hidden it
             yield failed(job.unit_id, fault_of(cause), cause)
             return
@@ -47,8 +46,6 @@ def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
             if state is not None:
                 state.put_back()
         continues = ran.continues
-        if continues:
-            slots = ran.left_of(slots)
         yield Completion(ran.outcome(job.unit_id), ran)
 
 
@@ -93,9 +90,6 @@ class CpuExecutor(Executor):
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
         return self.whole(slots, size)
-
-    def note_failure(self, slots: Slots) -> None:
-        """A batch of these rows raised. For what subclasses keep of them."""
 
     def lengths_of(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -58,7 +58,6 @@ class ProfiledModel:
     unfit: Exception | None = None
     advised: bool = False
     example: SampleRow | None = None  # see contract.Served
-    on_rows: Callable[[Sequence[int]], None] | None = None
     curves: Sequence[Curve] = ()
     due: Due = field(default_factory=Due)
     slowdowns: Mapping[str, float] = field(default_factory=dict)
