@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ class TextCut:
     name: str = "truncate"
 
 
-class Reader:
+class Reader(ABC):
     """Preprocessing: from what clients send (texts, images) to the tensors of a model. Several threads may use it.
 
     `sent`: the inputs of clients, `inputs`: those of the model itself.
@@ -52,13 +53,13 @@ class Reader:
     #: Whether `read` can cut texts.
     cuts = False
 
+    @abstractmethod
     def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """The model's inputs, from the client's: per call, BYTES arrays [rows, ...]. Long texts are cut as `cut` says.
 
         It is slow: the event loop only reads short texts. Raises a leaf of StarlingError, such as BadRequest, if any of
         the calls is wrong. The row numbers in its message are only right if it is given one call.
         """
-        raise NotImplementedError
 
     def example(self) -> SampleRow | None:
         """A made-up row that `read` accepts; None if there is none."""

@@ -6,6 +6,7 @@ time, which is not thread-safe.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -267,9 +268,9 @@ class WrappingReader(Reader):
     def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         return self.reader.translated([self.call_texts(arrays) for arrays in calls], cut, whole=self.whole)
 
+    @abstractmethod
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""
-        raise NotImplementedError
 
 
 def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: int | None, pairs: bool = False) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Answers, Array, Front, Model, ModelInfo, TextCut, Translated
+from app.contract import Answers, Array, Front, Model, ModelInfo, Reader, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
@@ -64,14 +64,15 @@ class ConversationReader(WrappingReader):
             raise BadText("messages", None, f"refused by the model's chat template: {one_line(error)}") from None
 
 
-class IdsReader(WrappingReader):
+class IdsReader(Reader):
     """Reads prompts that are tokens already, each the JSON of a list of ids."""
 
     sent = (task_specs.TEXT,)
+    cuts = True
 
     def __init__(self, reader: TextReader) -> None:
-        super().__init__(reader)
-        (self._ids, *_) = reader.inputs
+        self.inputs = reader.inputs
+        self._reader = reader
 
     def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """Raises BadText for ids that the model does not know, and for too many."""
@@ -80,16 +81,16 @@ class IdsReader(WrappingReader):
     def _read(self, arrays: Sequence[Array], cut: TextCut | None) -> Translated:
         rows: list[list[int]] = [json.loads(value) for value in arrays[0].reshape(-1)]
         call = CallTexts(rows, "prompt")
-        most = self._ids.maximum or 0
+        most = self.inputs[0].maximum or 0
         for row, ids in enumerate(rows):
             wrong = next((one for one in ids if not 0 <= one <= most), None)
             if wrong is not None:
                 raise call.wrong(row, f"expected ids of 0 to {most}, got {wrong}")
         if cut is not None:
-            kept, left = self.reader.cutting(cut)
+            kept, left = self._reader.cutting(cut)
             rows = [ids[-kept:] if left else ids[:kept] for ids in rows]
         found = [TokenIds(ids, [0] * len(ids)) for ids in rows]
-        return self.reader.call_rows(call, found)
+        return self._reader.call_rows(call, found)
 
 
 def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, bounds: Bounds) -> Model:
