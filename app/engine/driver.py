@@ -29,6 +29,7 @@ from app.scheduler.types import Fault, Klass, Outcome, Row, Unit
 
 log = logging.getLogger("starling.engine")
 
+_BEST_EFFORT = Klass.BEST_EFFORT
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
 _LOOK_NS, _LOOK_UNITS = 50_000_000, 8  # between two calls of `look` at least so much time, and so many units
@@ -157,7 +158,7 @@ class Driver:
             if (stop := self._stops.get(unit.id)) is not None:
                 stop.at_next_row = True
         # Units are in order of class, so the last one tells whether any is best effort.
-        best_effort = bool(step.start) and step.start[-1].klass is Klass.BEST_EFFORT
+        best_effort = bool(step.start) and step.start[-1].klass is _BEST_EFFORT
         if step.start and not best_effort:
             self._start(step.start)
             if step.done:
@@ -166,7 +167,7 @@ class Driver:
             record_unit()
         lease: Lease
         for lease in step.done:  # type: ignore[assignment]  # a cast would be a function call per request
-            if lease.klass is Klass.BEST_EFFORT:
+            if lease.klass is _BEST_EFFORT:
                 self._unanswered.append(lease)
             else:
                 lease.resolve()
@@ -221,7 +222,7 @@ class Driver:
             served, stop = self.models[unit.program], Stop(at_next_row=not unit.course.continue_without)
             job = Job(
                 unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.course.steps,
-                unit.klass is Klass.BEST_EFFORT, served.readers(unit, self._on_loop) if served.model.writes else None,
+                unit.klass, served.readers(unit, self._on_loop) if served.model.writes else None,
             )  # fmt: skip
             if unit.course.steps > 1 or unit.course.continue_without:
                 self._stops[unit.id] = stop

@@ -18,7 +18,7 @@ from app.errors import ConfigError
 from app.models.base import check_shape, checked_text, normalise, stacked
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
-from app.scheduler.types import Outcome
+from app.scheduler.types import Klass, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # as a stage: run all stages, one after another
@@ -119,7 +119,7 @@ class Job(NamedTuple):
 
     The worker runs `steps` stages from `stage` on, or steps of a segment that repeats, one after another by itself; a
     Stop ends it earlier. WHOLE: all of the model, and nothing is kept of the rows. If a later step fails, the unit ends
-    well with the one before. `best_effort`: it has no real-time rows.
+    well with the one before. `klass`: of all of its rows.
     """
 
     unit_id: int
@@ -128,7 +128,7 @@ class Job(NamedTuple):
     size: int
     stage: int = WHOLE
     steps: int = 1
-    best_effort: bool = False
+    klass: Klass = Klass.REALTIME
     readers: Readers | None = None
 
 

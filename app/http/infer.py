@@ -142,7 +142,7 @@ async def inflated(request: Request, body: bytes) -> bytes:
     encoding, resources = request.headers[b"content-encoding"], request.resources
     if encoding.strip().lower() in (b"", b"identity"):
         return body
-    body = await resources.threads.run(request.best_effort, inflate, body, encoding, resources.limits.body)
+    body = await resources.threads.run(request.klass, inflate, body, encoding, resources.limits.body)
     resources.bodies.hold(len(body), request.most_held)
     request.held += len(body)
     return body
@@ -153,7 +153,7 @@ async def named_in_body(request: Request, body: bytes) -> Served:
     codec, resources = request.route.codec, request.resources
     assert isinstance(codec, TextCodec)  # all other routes name the model in the path
     if len(body) > OFF_LOOP_BYTES:
-        opened = await resources.parser.run(request.best_effort, codec.with_body, body, resources.limits)
+        opened = await resources.parser.run(request.klass, codec.with_body, body, resources.limits)
     else:
         opened = codec.with_body(body, resources.limits)
     name = opened.choose(request.catalog)
@@ -172,10 +172,9 @@ async def named_in_body(request: Request, body: bytes) -> Served:
 async def decoded_slowly(request: Request, served: Served, body: bytes) -> DecodedCall:
     """Decode on a helper thread, and have the model's front read the inputs if it has one."""
     resources, codec, headers = request.resources, request.route.codec, request.headers
-    best_effort = request.best_effort
     if codec.slow_to_decode(served, headers, body):
         threads = resources.parser if served.model.decode is None else resources.threads
-        call = await threads.run(best_effort, codec.decode, served, headers, body, resources.limits)
+        call = await threads.run(request.klass, codec.decode, served, headers, body, resources.limits)
     else:
         call = codec.decode(served, headers, body, resources.limits)
     if (front := codec.front(served)) is not None:
@@ -187,14 +186,14 @@ async def decoded_slowly(request: Request, served: Served, body: bytes) -> Decod
 
 async def _read(request: Request, front: Front, call: DecodedCall, size: int) -> Translated:
     """What the model's front makes of the inputs, from a body of `size` bytes."""
-    resources, best_effort = request.resources, request.best_effort
+    resources = request.resources
     sent = cast("list[Array]", call.arrays)  # fronts read bytes
     cut = take_cut(call, front)
     try:
         if cut is not None:
-            (read,) = await resources.threads.run(best_effort, front.reader.read, [sent], cut)
+            (read,) = await resources.threads.run(request.klass, front.reader.read, [sent], cut)
             return read
-        return await resources.front_reader.read(front.reader, best_effort, sent, size)
+        return await resources.front_reader.read(front.reader, request.klass, sent, size)
     except BadText as error:
         raise request.route.codec.bad_text_error(error) from None
 
@@ -259,7 +258,7 @@ async def encoded_slowly(
     codec = request.route.codec
     if slow_to_encode(served, codec, call):
         threads = request.resources.threads
-        return await threads.run(request.best_effort, encode, served, codec, call, answer)
+        return await threads.run(request.klass, encode, served, codec, call, answer)
     return encode(served, codec, call, answer)
 
 
@@ -271,7 +270,7 @@ async def compressed(request: Request, body: bytes) -> tuple[bytes, bytes]:
     lines = COMPRESSED % wanted.encode()
     if len(body) <= QUICK_TO_COMPRESS:
         return compress(body, wanted), lines
-    return await request.resources.threads.run(request.best_effort, compress, body, wanted), lines
+    return await request.resources.threads.run(request.klass, compress, body, wanted), lines
 
 
 def succeeded(

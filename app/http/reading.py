@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from app.contract import Array, Reader, Translated, Waiter, wait
+from app.contract import Array, Klass, Reader, Translated, Waiter, wait
 from app.http.threads import HelperThreads, Work
 
 _SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the event loop: some 0.2 ms
@@ -26,10 +26,10 @@ class _Unread:
     """The inputs of one call, `size` bytes, until they are read. Implements contract.Pending."""
 
     def __init__(
-        self, reader: FrontReader, preprocessor: Reader, best_effort: bool, sent: Sequence[Array], size: int
+        self, reader: FrontReader, preprocessor: Reader, klass: Klass, sent: Sequence[Array], size: int
     ) -> None:
         self.preprocessor = preprocessor
-        self.best_effort = best_effort
+        self.klass = klass
         self.sent = sent
         self.size = size
         self.waiter: Waiter
@@ -62,14 +62,14 @@ class FrontReader:
 
     def __init__(self, threads: HelperThreads) -> None:
         self._threads = threads
-        self._waiting: dict[tuple[Reader, bool], Queue] = {}
+        self._waiting: dict[tuple[Reader, Klass], Queue] = {}
 
-    def read(self, preprocessor: Reader, best_effort: bool, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
+    def read(self, preprocessor: Reader, klass: Klass, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
         """What `preprocessor.read` returns for these inputs, a body of `size` bytes, or raises."""
-        return wait(_Unread(self, preprocessor, best_effort, sent, size))
+        return wait(_Unread(self, preprocessor, klass, sent, size))
 
     def add(self, unread: _Unread) -> None:
-        key = unread.preprocessor, unread.best_effort
+        key = unread.preprocessor, unread.klass
         queue = self._waiting.get(key)
         if queue is None:
             queue = self._waiting[key] = deque()
@@ -77,40 +77,40 @@ class FrontReader:
         queue.append(unread)
         unread.queue = queue
 
-    def _begin(self, preprocessor: Reader, best_effort: bool) -> None:
+    def _begin(self, preprocessor: Reader, klass: Klass) -> None:
         """Read the waiting calls here and now if they are short, else on a thread as soon as one is free."""
-        queue = self._waiting[preprocessor, best_effort]
+        queue = self._waiting[preprocessor, klass]
         if preprocessor.reads_texts and sum(one.size for one in queue) <= _SHORT_BYTES:
-            batch = self.take(preprocessor, best_effort)
+            batch = self.take(preprocessor, klass)
             for one, rows in zip(batch, read_each(preprocessor, [one.sent for one in batch]), strict=True):
                 one.read(rows)
         else:
-            self._threads.add(_Reading(self._threads, self, preprocessor, best_effort))
+            self._threads.add(_Reading(self._threads, self, preprocessor, klass))
 
-    def take(self, preprocessor: Reader, best_effort: bool) -> list[_Unread]:
+    def take(self, preprocessor: Reader, klass: Klass) -> list[_Unread]:
         """The calls to read next. What is left waits for another thread."""
-        queue = self._waiting[preprocessor, best_effort]
+        queue = self._waiting[preprocessor, klass]
         batch = _next_batch(queue, preprocessor.reads_texts)
         for one in batch:
             one.queue = None
         if queue:
-            self._threads.add(_Reading(self._threads, self, preprocessor, best_effort))
+            self._threads.add(_Reading(self._threads, self, preprocessor, klass))
         else:
-            del self._waiting[preprocessor, best_effort]
+            del self._waiting[preprocessor, klass]
         return batch
 
 
 class _Reading(Work):
     """Reads the calls that wait when there is a thread for it."""
 
-    def __init__(self, threads: HelperThreads, reader: FrontReader, preprocessor: Reader, best_effort: bool) -> None:
-        super().__init__(threads, best_effort, int)
+    def __init__(self, threads: HelperThreads, reader: FrontReader, preprocessor: Reader, klass: Klass) -> None:
+        super().__init__(threads, klass, int)
         self._reader = reader
         self._preprocessor = preprocessor
         self._batch: list[_Unread] = []
 
     def begin(self) -> Callable[[], object]:
-        self._batch = self._reader.take(self._preprocessor, self.best_effort)
+        self._batch = self._reader.take(self._preprocessor, self.klass)
         return partial(read_each, self._preprocessor, [one.sent for one in self._batch])
 
     def ended(self, value: object) -> None:

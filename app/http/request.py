@@ -99,11 +99,6 @@ class Request(Exchange):
         )
         self._coroutine: Coroutine[Pending, Any, Response] | None = resources.handler(self)
 
-    @property
-    def best_effort(self) -> bool:
-        """Whether it belongs to the best-effort class, as far as that is known."""
-        return self.klass is Klass.BEST_EFFORT
-
     # for the coroutine
 
     def whole_body(self) -> Awaitable[bytes]:

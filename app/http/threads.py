@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from app.contract import Waiter, wait
+from app.contract import Klass, Waiter, wait
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -24,20 +24,20 @@ class HelperThreads:
     def __init__(self, threads: int) -> None:
         self._free = threads
         self._kept = 1 if threads > 1 else 0  # free threads that best-effort requests leave alone
-        self._waiting: tuple[deque[Work], ...] = (deque(), deque())  # real time, best effort
+        self._waiting: tuple[deque[Work], ...] = (deque(), deque())  # by class
 
-    def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
+    def run(self, klass: Klass, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
         """What the function returns or raises. Once begun it runs to its end, even if its caller has left."""
-        return wait(Work(self, best_effort, partial(function, *args, **named)))
+        return wait(Work(self, klass, partial(function, *args, **named)))
 
     def add(self, work: Work) -> None:
         """Begin this work as soon as there is a thread for it."""
-        self._waiting[work.best_effort].append(work)
+        self._waiting[work.klass].append(work)
         self._begin()
 
     def remove(self, work: Work) -> None:
         """It has not begun, and is not needed any more."""
-        self._waiting[work.best_effort].remove(work)
+        self._waiting[work.klass].remove(work)
 
     def _begin(self) -> None:
         for queue, kept in zip(self._waiting, (0, self._kept), strict=True):
@@ -66,8 +66,8 @@ class HelperThreads:
 class Work:
     """A function for a helper thread. Implements contract.Pending."""
 
-    def __init__(self, threads: HelperThreads, best_effort: bool, function: Callable[[], object]) -> None:
-        self.best_effort = best_effort
+    def __init__(self, threads: HelperThreads, klass: Klass, function: Callable[[], object]) -> None:
+        self.klass = klass
         self._threads = threads
         self._function: Callable[[], object] | None = function
         self._waiter: Waiter

@@ -65,7 +65,7 @@ class Notes:
 
     def ran(self, job: Job, ran: Ran, ended: int) -> None:
         """A unit has ended at `ended`."""
-        if not job.best_effort:
+        if job.klass is Klass.REALTIME:
             return
         times = ran.stages_ns or (ran.infer_ns,)
         at = ended - ran.output_ns - sum(times)
@@ -88,7 +88,7 @@ class _Noting(CpuExecutor):
     notes: Notes
 
     def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
-        if not job.best_effort and job.stage <= 0:
+        if job.klass is Klass.REALTIME and job.stage <= 0:
             self.notes.begun.append(time.monotonic_ns())
         for ran in super().run(job, stop):
             self.notes.ran(job, ran, time.monotonic_ns())

@@ -38,7 +38,7 @@ def answered(log: list[str], told: str, over: asyncio.Future[None]) -> None:
 
 def logging_device(log: list[str], *capacities: int) -> FakeDevice:
     def fate(pushed: Pushed) -> Fate:
-        log.append(f"push {BEST if pushed.job.best_effort else REAL}")
+        log.append(f"push {pushed.job.klass}")
         return Fate()
 
     return FakeDevice(virtual_loop(), *capacities, fate=fate, batch_ns=lambda size: 5 * MS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from resumed import running
 
-from app.contract import Answers, Array, Front, Model, ModelInfo, Reader, TextCut, Translated
+from app.contract import Answers, Array, Front, Klass, Model, ModelInfo, Reader, TextCut, Translated
 from app.errors import BadText
 from app.http.reading import FrontReader
 from app.http.threads import HelperThreads
@@ -19,7 +19,6 @@ from app.http.threads import HelperThreads
 from .catalog import spec
 from .echo import Echo, MakeCaller
 
-REAL, BEST = False, True
 WAIT_S = 10
 LONG = 600  # bytes of a body that is read on a thread
 
@@ -84,10 +83,8 @@ def sent(*texts: bytes) -> list[Array]:
     return [np.array(texts, object)]
 
 
-def reading(
-    readings: FrontReader, front: Letters, *texts: bytes, size: int = LONG, best_effort: bool = REAL
-) -> asyncio.Future[Translated]:
-    return running(readings.read(front, best_effort, sent(*texts), size))
+def reading(readings: FrontReader, front: Letters, *texts: bytes, size: int = LONG) -> asyncio.Future[Translated]:
+    return running(readings.read(front, Klass.REALTIME, sent(*texts), size))
 
 
 def rows_of(read: Translated) -> list[int]:

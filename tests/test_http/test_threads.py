@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from resumed import running
 
-from app.contract import CLASSES
+from app.contract import CLASSES, Klass
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.v2 import V2
 from app.http.inference_routes import X_CLASS
@@ -24,7 +24,7 @@ from app.http.threads import HelperThreads
 
 from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
 
-REAL, BEST = False, True
+REAL, BEST = Klass
 
 
 class Work:
@@ -35,9 +35,9 @@ class Work:
         self.begun: list[str] = []
         self._go_on: dict[str, threading.Event] = {}
 
-    def start(self, name: str, best_effort: bool) -> asyncio.Future[None]:
+    def start(self, name: str, klass: Klass) -> asyncio.Future[None]:
         self._go_on[name] = threading.Event()
-        return running(self.threads.run(best_effort, self._run, name))
+        return running(self.threads.run(klass, self._run, name))
 
     def _run(self, name: str) -> None:
         self.begun.append(name)

@@ -20,6 +20,9 @@ from app.engine.pool import Pool, Slots
 from app.engine.step_slabs import FirstStep
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cells import CellModel, CellStep
+from app.scheduler.types import Klass
+
+_BEST_EFFORT = Klass.BEST_EFFORT
 
 
 class _Leaving(NamedTuple):
@@ -76,7 +79,7 @@ class CellExecutor(SegmentExecutor):
             inputs, keywords, *_ = self.batch(new)
             begun = self.cell.begin(inputs, **keywords)
             self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun))
-        unit = _CellSteps(self, slots, most, job.best_effort, stop)
+        unit = _CellSteps(self, slots, most, job.klass is _BEST_EFFORT, stop)
         gathered = time.perf_counter_ns()
         unit.make()
         inferred = time.perf_counter_ns()
