@@ -173,7 +173,7 @@ class Model:
 
     `writes`: the answer is a text that is generated token by token, so a call may stream it.
 
-    `close` is called once it serves no more.
+    `close` is called once it serves no more. `note`: what its load could not do; shown in the index and logged.
     """
 
     info: ModelInfo
@@ -187,6 +187,7 @@ class Model:
     stages: Stages = Stages()
     front: Front | None = None
     close: Callable[[], object] = _nothing
+    note: str = ""
 
     @property
     def takes_parameters(self) -> bool:

@@ -28,7 +28,7 @@ from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.hubs import ByName
-from app.models.sources.imports import source_hint
+from app.models.sources.imports import edited_packages, source_hint
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
@@ -57,7 +57,8 @@ def load(
     except BaseException:
         namespace.close()
         raise
-    return replace(model, close=namespace.close)
+    note = edited_packages(namespace.outside)
+    return replace(model, close=namespace.close, note=note)
 
 
 def _load(

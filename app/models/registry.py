@@ -169,7 +169,7 @@ class Registry:
         retired = [one.served for number, one in versions.items() if number in started and one.served is not None]
         for number, served in started.items():
             one = versions[number]
-            one.served, one.reason = served, ""
+            one.served, one.reason = served, served.model.note
         held = {source.version for source in sources}
         gone = [] if failures else [number for number in versions if number not in held]
         for number in gone:
@@ -232,6 +232,8 @@ class Registry:
         except BaseException:
             model.close()
             raise
+        if model.note:
+            _log.warning("model %s version %s: %s", source.name, source.version, model.note)
         self._alive.append(served)
         return served
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from app.models.loading import load
+from app.models.sources.imports import edited_packages
 
 from .folders import TOML, refused, source_of, write_model
 
@@ -128,6 +130,28 @@ def build():
 """
     with pytest.warns(DeprecationWarning, match="torch.jit.script"):
         assert answer(load(source_of(folder_of(tmp_path, "a", 2, code)))) == 12
+
+
+def test_an_edited_package_is_named(tmp_path, monkeypatch):
+    """It is shared by all models of the process, so it is not read again."""
+    package = tmp_path / "shared_by_models.py"
+    package.write_text("K = 2\n" + BUILD.format("K"))
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = write_model(tmp_path / "m", TOML, "import shared_by_models\n" + BUILD.format("shared_by_models.K"))
+    other = write_model(tmp_path / "other", TOML, "import math\n" + BUILD.format("math.sqrt(4)"))
+    try:
+        assert load(source_of(folder)).note == ""
+        package.write_text("K = 3\n" + BUILD.format("K"))
+        os.utime(package, (1, 1))
+        model = load(source_of(folder))
+        assert answer(model) == 2
+        assert f"not read again: shared_by_models ({package}); restart the server" in model.note
+        assert load(source_of(other)).note == ""
+        by_name = TOML.replace("model.py:build", "shared_by_models:build")
+        assert "not read again: shared_by_models" in load(source_of(write_model(folder, by_name, None))).note
+    finally:
+        sys.modules.pop("shared_by_models")
+    assert edited_packages({"torch"}) == ""
 
 
 def test_a_pickle_beside_its_classes_is_opened(tmp_path, monkeypatch):

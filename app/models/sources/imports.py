@@ -1,20 +1,22 @@
 """Imports for a source: a Python file beside model.toml, an installed package, an optional library.
 
-Explains why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is.
+Explains why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is. And
+says which packages have changed since this process imported them: a load does not read them again.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from app.errors import ConfigError, not_installed
+from app.errors import ConfigError, not_installed, presentable
 from app.models.model_files import is_same
 from app.models.sources.namespace import Namespace, current
 
@@ -31,6 +33,9 @@ _IMPORTING = threading.RLock()
 PATCHING = threading.RLock()
 _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing, so others stop waiting
 _SHORT_BUILD_S = 1.0  # without transformers, nothing is replaced
+
+#: By file of an imported module: its modification time and size when a load first saw it.
+_seen: dict[str, tuple[int, int]] = {}
 
 
 @contextmanager
@@ -69,6 +74,8 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
     with _held(_IMPORTING):
         found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
+    if (namespace := current()) is not None:
+        namespace.outside.add(module.partition(".")[0])
     for part in name.split("."):
         if not hasattr(found, part):
             other = shadowed(module, folder)
@@ -124,3 +131,29 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 def _is_package(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and any(path.glob("*.py")))
+
+
+# packages that have changed
+
+
+def edited_packages(packages: Collection[str]) -> str:
+    """A sentence on those of `packages` that were edited since; "" if there are none. Looks at all files, once a load,
+    because a package may be imported long before the model that uses it.
+    """
+    found: dict[str, str] = {}
+    for name, module in sys.modules.copy().items():  # at once: other threads import
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        with suppress(OSError, ValueError):
+            status = os.stat(file)
+            now = status.st_mtime_ns, status.st_size
+            package = name.partition(".")[0]
+            if _seen.setdefault(file, now) != now and package in packages:
+                found.setdefault(package, file)
+    if not found:
+        return ""
+    which = ", ".join(f"{package} ({file})" for package, file in sorted(found.items()))
+    return presentable(
+        f"changed since the server imported it, and not read again: {which}; restart the server to use it"
+    )

@@ -45,12 +45,15 @@ _current: ContextVar[Namespace | None] = ContextVar("namespace", default=None)
 
 
 class Namespace:
-    """Of one load of `folder`. `name`: the package that its modules are in."""
+    """Of one load of `folder`. `name`: the package that its modules are in. `outside`: top-level packages from
+    elsewhere that its code has imported.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder = folder.absolute()
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         self.name = f"{_PREFIX}{digest}_{next(_numbers)}"
+        self.outside: set[str] = set()
         self._path = [str(folder)]
         self._file = ""  # of the module that is the package itself
         self._origins: dict[str, str | None] = {}
@@ -119,6 +122,7 @@ class Namespace:
                     return builtins.__import__(name, globals, locals)
                 found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or (), 0)
                 return found if fromlist else sys.modules[f"{self.name}.{top}"]
+            self.outside.add(top)
         found = builtins.__import__(name, globals, locals, fromlist or (), level)
         return self._importlib() if found is importlib else found
 
