@@ -32,8 +32,7 @@ class Resources:
     """Made once for a server; used on the event loop.
 
     `connections` returns how many connections the server has open. `tracer`, `cors`: None if the feature is off.
-    `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live
-    page.
+    `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live page.
     """
 
     def __init__(

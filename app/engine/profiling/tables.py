@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 from asyncio.subprocess import PIPE
+from contextlib import suppress
 from typing import Any, cast
 
 from app.engine.profiling.profiled_model import ProfiledModel
@@ -59,7 +60,8 @@ async def solve_aside(*args: Any, **named: Any) -> ControlTables:
         answer, _ = await process.communicate(pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named)))
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has just ended
+                process.kill()
             await process.wait()
     found = pickle.loads(answer)
     if isinstance(found, Exception):

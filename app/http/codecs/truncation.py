@@ -35,7 +35,7 @@ def cut_of(given: Mapping[str, Any], front: Front | None) -> TextCut | None:
             left = _SIDES.get(side.lower()) if isinstance(side, str) else None
             if left is None:
                 raise bad_field(name, f"expected left or right, got {shown(side)}")
-    found = [_cut(name, value) for name in NAMES if (value := given.get(name)) is not None]
+    found = [_cut(name, value) for name, value in given.items() if name in NAMES and value is not None]
     cuts = [cut for cut in found if cut is not None]
     if not cuts:
         return None

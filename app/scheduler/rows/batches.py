@@ -1,13 +1,12 @@
 """The batch table of DVABatch (section 5): which rows travel together through the stages of a program, and how far.
 
-It only observes. Each unit that a policy cuts is new (rows without a batch become one), a stretch (rows join a batch),
-a split (a part of the waiting rows becomes a batch, closed to stretch), or continues. With `completed` for the paper's
-statusmap, which follows from where the rows are,
+It only observes. Each unit that a policy cuts is new, a stretch (rows join a batch), a split (a part of the waiting
+rows becomes a batch, closed to stretch), or continues. With `completed` for the paper's statusmap,
 
     0 <= completed(s + 1) <= completed(s) <= launched(s) <= size
 
-Rows of a failed unit are split off. Rows that end early, as at a cell, leave their batch; those that end at the last
-stage count until all have ended.
+Rows of a failed unit are split off. Rows that end early leave their batch; those that end at the last stage count until
+all have ended.
 """
 
 from __future__ import annotations
