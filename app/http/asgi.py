@@ -154,7 +154,8 @@ class HttpApp:
                 watching.cancel()
             request.on_disconnect()  # does nothing if it is answered
         status, head, body = part
-        closes = request.closes or health.closing
+        # A client that was not told to continue may send its next request in place of the body.
+        closes = request.closes or health.closing or (b"expect" in headers and not request.body_complete)
         if begun:
             await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
         elif closes and not request.body_complete:

@@ -158,6 +158,15 @@ async def test_refusals(
     assert model.open_leases == 0
 
 
+@pytest.mark.parametrize(("path", "status", "closes"), [(INFER, 200, False), ("/predict/nobody", 404, True)])
+async def test_a_refusal_before_the_client_is_told_to_send_its_body(
+    caller: MakeCaller, model: Echo, path: str, status: int, closes: bool
+) -> None:
+    """It may keep the body back, and its next request would be read as that."""
+    reply = await caller(model)(path, body(), {b"expect": b"100-continue"})
+    assert (reply.status, reply.headers.get(b"connection") == b"close") == (status, closes)
+
+
 @pytest.mark.parametrize(
     ("header", "parameter", "default", "expected"),
     [

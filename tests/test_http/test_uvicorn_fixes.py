@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from connections import Connection
+from connections import Connection, parsed
 
 from app.http.connection.uvicorn_fixes import PatchedProtocol
 
@@ -191,6 +191,36 @@ async def test_trailers_are_no_headers() -> None:
     connection.send(head + b"2\r\nok\r\n0\r\nX-Class: best_effort\r\nHost: b\r\n\r\n")
     await connection.done()
     assert names == [b"host", b"transfer-encoding"]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 60, 70])
+async def test_white_space_around_a_value_is_no_part_of_it(cut: int) -> None:
+    """A key or a class with a space behind it is that key or class (RFC 9110, 5.5)."""
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["headers"])
+        await ok(scope, receive, send)
+
+    head = b"POST / HTTP/1.1\r\nHost: a \r\nX-Empty: \t \r\nX-Key:\t a key \t\r\nTransfer-Encoding: chunked \r\n\r\n"
+    connection = await sent(app, head[:cut], head[cut:] + CHUNKED)
+    assert parsed(connection.transport.written)[0] == 200
+    expected = [(b"host", b"a"), (b"x-empty", b""), (b"x-key", b"a key"), (b"transfer-encoding", b"chunked")]
+    assert seen == [expected]
+
+
+@pytest.mark.parametrize(("version", "continues"), [(b"1.1", True), (b"1.0", False)])
+@pytest.mark.parametrize("expectation", [b"100-continue", b"100-Continue "])
+async def test_a_body_that_waits_for_the_servers_word(version: bytes, continues: bool, expectation: bytes) -> None:
+    """A client of HTTP/1.0 would take 100 Continue for its answer (RFC 9110, 10.1.1)."""
+    connection = Connection(ok)
+    head = b"POST / HTTP/%s\r\nHost: a\r\nContent-Length: 2\r\nExpect: %s\r\n\r\n"
+    connection.send(head % (version, expectation))
+    await asyncio.sleep(0)
+    assert connection.transport.writes == [b"HTTP/1.1 100 Continue\r\n\r\n"] * continues
+    connection.send(b"ok")
+    await connection.done()
+    assert parsed(connection.transport.writes[-1])[0] == 200
 
 
 async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:

@@ -18,6 +18,7 @@ from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
 _NO_VERSION = ("0.0", "0.9")  # what the parser says of a request line without one
+_SPACE = ord(" ")
 _LONGEST_HEAD = 64 << 10  # bytes of a head, and of anything else outside bodies, such as trailers
 
 
@@ -151,6 +152,8 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else it is a trailer
+            if value and value[-1] <= _SPACE:  # the parser leaves it to others (RFC 9110, 5.5)
+                value = value.rstrip(b" \t")
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -189,7 +192,7 @@ class PatchedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_message_begin(self)
         self.url = url
         self.headers.extend(headers)
-        self.expect_100_continue = any(
+        self.expect_100_continue = self.parser.get_http_version() == "1.1" and any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in headers
         )
         before = self.cycle
