@@ -42,7 +42,8 @@ _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/soc
 #: If the event loop has not ticked for so long, some code holds the interpreter lock for ever, and the process ends:
 #: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
 _STANDSTILL_S = 60
-_FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
+_LAST_ANSWERS_S = 4  # for the last answers to be written, after the drain limit; then what is left is cut
+_FORCE_AFTER_S = 5  # after the drain limit: by then uvicorn, which logs a traceback each, has no task to cancel
 
 
 class Server(uvicorn.Server):
@@ -128,11 +129,21 @@ class Server(uvicorn.Server):
 
     def _give_up(self, why: str) -> None:
         self._lifecycle.abort(why)
-        self.should_exit = True
+        self._leave()
 
     def _fail(self) -> None:
         self._lifecycle.closing = True
+        self._leave()
+
+    def _leave(self) -> None:
+        """Stop when the last answers are written, without waiting for clients that do not read theirs."""
+        assert self._loop is not None
         self.should_exit = True
+        self._loop.call_later(_LAST_ANSWERS_S, self._cut)
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.cut()  # type: ignore[union-attr]  # each is an HttpProtocol
 
 
 def ignore_new_connections(listener: socket.socket | None) -> None:

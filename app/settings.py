@@ -119,7 +119,9 @@ class Settings(BaseModel):
     body_timeout_s: float = Field(30, gt=0, description="Time a body may take to arrive, seconds.")
 
     # lifecycle
-    keep_alive_s: int = Field(75, ge=1, description="Idle connections stay open so long; keep above the ingress's.")
+    keep_alive_s: int = Field(
+        75, ge=1, description="Idle or unread connections stay so long; keep above the ingress's."
+    )
     drain_grace_s: float = Field(
         3, ge=0, description="After SIGTERM: seconds of normal service while load balancers notice."
     )

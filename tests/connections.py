@@ -27,6 +27,7 @@ class Transport(asyncio.Transport):
         self.closing = False
         self.lost = False
         self.ended = False
+        self.unsent = 0
         self._reads = True
         self.wrote = asyncio.Event()
 
@@ -52,6 +53,13 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.closing = True
         self.wrote.set()
+
+    def abort(self) -> None:
+        self.close()
+        self.lost = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def pause_reading(self) -> None:
         self._reads = False

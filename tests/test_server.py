@@ -89,6 +89,28 @@ def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
     assert stopping.lifecycle.live() == "worker 0 has died"
 
 
+class Unread:
+    is_cut = False
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_who_does_not_read_the_last_answer_is_not_waited_for(stopping: Stopping, lost: bool) -> None:
+    """Nor left to uvicorn, which cancels what is left and logs it as errors."""
+    connection = Unread()
+    stopping.server.server_state.connections.add(connection)  # type: ignore[arg-type]
+    if lost:
+        stopping.lifecycle.fail("worker 0 has died")
+    else:
+        stopping.tell(signal.SIGTERM)
+        stopping.clock.fire(1)  # at the drain limit
+    assert not connection.is_cut
+    assert stopping.clock.fire(-1) == 4
+    assert connection.is_cut
+
+
 def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(stopping, caplog, monkeypatch) -> None:
     armed: list[tuple[float, bool]] = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda after, exit, file: armed.append((after, exit)))

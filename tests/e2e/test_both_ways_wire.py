@@ -127,3 +127,12 @@ async def test_pipelining_takes_no_memory(server: Server) -> None:
         for _ in range(2000):
             assert (await wire.answer()).status == 200
         assert await asyncio.to_thread(server.peak_memory) - before < 32 * MIB
+
+
+async def test_who_reads_nothing_keeps_no_connection(start: Callable[..., Server]) -> None:
+    server = start("wide", flags=("--keep-alive-s", "1"))
+    for request in (get("/openapi.json"), infer("wide", [1])):
+        async with await Wire.open(server.host, 4096) as wire:
+            wire.send(request * 400)
+            await asyncio.to_thread(eventually, lambda: server.metric("starling_open_connections") == 2)
+            await asyncio.to_thread(eventually, lambda: server.metric("starling_open_connections") == 1)

@@ -306,6 +306,28 @@ async def test_idle_connections_close(handler: Takes) -> None:
     assert connection.transport.closing
 
 
+async def test_a_client_that_does_not_read_its_answers_is_cut(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock=clock)
+    protocol, transport = connection.protocol, connection.transport
+    protocol.pause_writing()
+    transport.unsent = 100_000
+    connection.send(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
+    for left in (90_000, 80_000):  # it reads slowly
+        clock.pass_s(5)
+        transport.unsent = left
+    for _ in range(2):  # and then so slowly that it is as far behind as before
+        protocol.resume_writing()
+        protocol.pause_writing()
+        clock.pass_s(5)
+    assert not transport.closing
+    clock.pass_s(5)
+    assert (transport.closing, transport.lost) == (True, True)
+    connection.hang_up()
+    await connection.done()
+    assert clock.timers == []
+
+
 async def test_shutdown_waits_for_an_answer_and_closes_with_it(handler: Takes) -> None:
     connection = await connected(handler, post(b"/a"))
     connection.protocol.shutdown()

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.http.connection.uvicorn_fixes import PatchedProtocol
 
@@ -277,7 +277,7 @@ class HttpProtocol(PatchedProtocol):
             self.idle_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        HttpToolsProtocol.resume_writing(self)
+        PatchedProtocol.resume_writing(self)
         if self._held is not None:
             (exchange, status, head, body), self._held = self._held, None
             self.send_answer(exchange, status, head, body)

@@ -1,4 +1,7 @@
-"""Closes connections that wait too long for a request, and the longest waiting ones when there are many."""
+"""Closes connections that wait too long for a request, or whose clients do not read their answers.
+
+When there are many, the longest waiting ones are closed earlier.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,21 @@ class IdleConnection(Protocol):
         """Close the connection. No complete head of a request has arrived."""
         ...
 
+    def unread(self) -> tuple[int, int] | None:
+        """What the client has still to read, if the server waits for that: it changes with each byte that is read."""
+        ...
+
+    def cut(self) -> None:
+        """Close the connection, whatever the client has still to read."""
+        ...
+
 
 class IdleConnections:
     """Of one server.
 
-    `seconds`: most time from the accept or the last answer to the end of the next head. `most`: connections that may be
-    open; near that limit each new connection closes the one that has waited longest.
+    `seconds`: most time from the accept or the last answer to the end of the next head, and in which a client reads
+    nothing. `most`: connections that may be open; near that limit each new connection closes the one that has waited
+    longest.
 
     Each connection has a timer. Requests and answers do not touch it: it looks when its time has come, and is set again
     for the rest.
@@ -59,10 +71,16 @@ class IdleConnections:
         if timer is not None:
             timer.cancel()
 
-    def _look_after(self, seconds: float, connection: IdleConnection) -> None:
-        self._timers[connection] = connection.loop.call_later(seconds, self._look, connection)
+    def _look_after(self, seconds: float, connection: IdleConnection, unread: tuple[int, int] | None = None) -> None:
+        self._timers[connection] = connection.loop.call_later(seconds, self._look, connection, unread)
 
-    def _look(self, connection: IdleConnection) -> None:
+    def _look(self, connection: IdleConnection, unread_before: tuple[int, int] | None) -> None:
+        if (unread := connection.unread()) is not None:
+            if unread == unread_before:
+                connection.cut()
+            else:
+                self._look_after(self._seconds, connection, unread)
+            return
         waited = connection.loop.time() - connection.idle_since if connection.waits() else 0.0
         if waited < self._seconds:
             self._look_after(self._seconds - waited, connection)
@@ -71,6 +89,7 @@ class IdleConnections:
 
     def _close(self, connection: IdleConnection) -> None:
         self.lost(connection)
+        self._look_after(self._seconds, connection)  # the client may not read its last answer
         connection.waited_too_long()
 
     def _make_room(self, now: float) -> None:

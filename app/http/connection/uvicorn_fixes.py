@@ -59,6 +59,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._last_read_bytes = 0  # size of the last read
         self._first_read_bytes = 0  # size of the read in which the request began
         self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
+        self._resumed = 0  # how often the client has read on, after writing had to pause
         self._discards_input = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self.idle_since = 0.0  # see idle_connections.IdleConnection
@@ -229,6 +230,10 @@ class PatchedProtocol(HttpToolsProtocol):
             self.idle_since = self.loop.time()
         self.flow.resume_reading()
 
+    def resume_writing(self) -> None:
+        self._resumed += 1
+        HttpToolsProtocol.resume_writing(self)
+
     def waits(self) -> bool:
         """See idle_connections.IdleConnection."""
         cycle: Any = self.cycle  # None before the first request, unlike its type
@@ -239,6 +244,16 @@ class PatchedProtocol(HttpToolsProtocol):
         if self._in_head and not self.transport.is_closing():
             self.transport.write(_HEAD_LATE)
         self._close()
+
+    def unread(self) -> tuple[int, int] | None:
+        """See idle_connections.IdleConnection."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return self.transport.get_write_buffer_size(), self._resumed
+        return None
+
+    def cut(self) -> None:
+        """See idle_connections.IdleConnection."""
+        self.transport.abort()
 
     def _close(self) -> None:
         if not self.transport.is_closing():
