@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app.errors import DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
+from app.errors import BodyTimeout, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
 from app.http.absent_routes import has_openai_form, instead_of
 from app.http.body import Headers
 from app.http.inference_routes import WITHOUT_MODEL
@@ -74,13 +74,15 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
     if isinstance(exc, HTTPException):  # the router's, which names neither path nor method
         instead = instead_of(path, WITHOUT_MODEL)
         hint = f"; call {instead}" if instead else ""
-        if exc.status_code == MethodNotAllowed.status:
+        if exc.status_code == MethodNotAllowed.status and ":" not in path:
             exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}{hint}")
-        elif exc.status_code == NotFound.status:
+        elif exc.status_code in (MethodNotAllowed.status, NotFound.status):  # V1's `:explain`, which is no model's name
             exc = NotFound(f"no such route: {request.url.path}{hint}")
     status, lines, body = error_parts(exc, has_openai_form(path))
     if status == MethodNotAllowed.status:
         lines.append((b"allow", _allowed(request).encode()))
+    elif status == BodyTimeout.status:  # the server waits no longer (RFC 9110, 15.5.9)
+        lines.append((b"connection", b"close"))
     rejected[as_starling_error(exc).code] += 1
     response = Response(body, status)
     response.raw_headers = lines

@@ -59,7 +59,7 @@ class RepositoryRequest(BaseModel):
     parameters: dict[str, Any] | None = None
 
 
-@router.get("/metrics")
+@router.api_route("/metrics", methods=["GET", "HEAD"])
 async def metrics(request: Request) -> Response:
     text, content_type = request.state.metrics.render()
     headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
@@ -69,7 +69,7 @@ async def metrics(request: Request) -> Response:
     return Response(text, headers=headers)
 
 
-@router.get("/v2")
+@router.api_route("/v2", methods=["GET", "HEAD"])
 async def server_metadata() -> JSONResponse:
     return JSONResponse(_METADATA)
 

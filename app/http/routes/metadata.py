@@ -7,6 +7,7 @@ an unknown model or version, NotReady for one that is known but not serving.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -16,6 +17,7 @@ from app.contract import Catalog, ModelInfo, TensorSpec
 from app.errors import NotReady
 
 router = APIRouter()
+get = partial(router.api_route, methods=["GET", "HEAD"])  # RFC 9110, 9.1: who answers GET answers HEAD
 
 
 def catalog_of(request: Request) -> Catalog:
@@ -71,12 +73,12 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-@router.get("/v2/models")
+@get("/v2/models")
 async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"models": _names(request)})
 
 
-@router.get("/v1/models")
+@get("/v1/models")
 async def list_models_v1(request: Request) -> JSONResponse:
     """In the forms of KServe's V1 and of OpenAI, in one object."""
     names = _names(request)
@@ -87,8 +89,7 @@ def _names(request: Request) -> list[str]:
     return sorted({served.info.name for served in catalog_of(request).ready()})
 
 
-@router.head("/v1/models/{model}")
-@router.get("/v1/models/{model}")
+@get("/v1/models/{model}")
 async def model_status_v1(request: Request, model: str) -> JSONResponse:
     """Of a ready model, in both forms."""
     name = catalog_of(request).serving[model, None].info.name
@@ -96,7 +97,7 @@ async def model_status_v1(request: Request, model: str) -> JSONResponse:
 
 
 # Defined before the routes with {model}, so that it wins even if a model is named "stats".
-@router.get("/v2/models/stats")
+@get("/v2/models/stats")
 async def all_statistics(request: Request) -> JSONResponse:
     return JSONResponse({"model_stats": [served.statistics() for served in catalog_of(request).ready()]})
 
@@ -109,17 +110,15 @@ def _asked(request: Request) -> tuple[Catalog, str, str | None]:
     return catalog_of(request), request.path_params["model"], request.path_params.get("version")
 
 
-@router.get(_MODEL)
-@router.get(_VERSION)
+@get(_MODEL)
+@get(_VERSION)
 async def model_metadata(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
     return JSONResponse(metadata(catalog.serving[model, version].info, catalog.versions(model)))
 
 
-@router.head(f"{_MODEL}/ready")
-@router.head(f"{_VERSION}/ready")
-@router.get(f"{_MODEL}/ready")
-@router.get(f"{_VERSION}/ready")
+@get(f"{_MODEL}/ready")
+@get(f"{_VERSION}/ready")
 async def model_readiness(request: Request) -> JSONResponse:
     """Whether a known model is ready; an unknown one is a 404, as on every route."""
     catalog, model, version = _asked(request)
@@ -131,15 +130,15 @@ async def model_readiness(request: Request) -> JSONResponse:
     return JSONResponse({"name": model, "ready": True})
 
 
-@router.get(f"{_MODEL}/config")
-@router.get(f"{_VERSION}/config")
+@get(f"{_MODEL}/config")
+@get(f"{_VERSION}/config")
 async def model_configuration(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
     return JSONResponse(configuration(catalog.serving[model, version].info))
 
 
-@router.get(f"{_MODEL}/stats")
-@router.get(f"{_VERSION}/stats")
+@get(f"{_MODEL}/stats")
+@get(f"{_VERSION}/stats")
 async def model_statistics(request: Request) -> JSONResponse:
     catalog, model, version = _asked(request)
     every: Sequence[str | None] = catalog.versions(model) if version is None else ()

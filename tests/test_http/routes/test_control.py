@@ -105,6 +105,18 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
         assert got.json() == {"name": model, "ready": status == 200}
 
 
+@pytest.mark.parametrize("path", ["/v2", "/v2/models", "/v1/models", "/metrics", "/v2/models/stats"])
+async def test_what_answers_get_answers_head(http: httpx.AsyncClient, path: str) -> None:
+    got, headed = await http.get(path), await http.head(path)
+    assert (headed.status_code, headed.headers, headed.content) == (200, got.headers, b"")
+
+
+@pytest.mark.parametrize("about", ["", "/config", "/stats", "/ready"])
+async def test_what_is_said_of_a_model_answers_head(http: httpx.AsyncClient, about: str) -> None:
+    for place in ("", "/versions/1"):
+        assert (await http.head(f"/v2/models/echo{place}{about}")).status_code == 200
+
+
 async def test_statistics_and_metrics(http: httpx.AsyncClient) -> None:
     answer = await http.get("/metrics")
     assert (answer.text, answer.headers["content-type"]) == ("up 1\n", "text/plain; version=0.0.4; charset=utf-8")
@@ -208,7 +220,8 @@ async def test_a_body_that_does_not_arrive_or_is_too_long(catalog: FakeCatalog) 
     settings = SimpleNamespace(body_timeout_s=0.0)
     async with client(make_app(), catalog=catalog, settings=settings) as opened:
         for content, status in ((stuck(), 408), (long, 413)):
-            assert (await opened.post("/v2/repository/index", content=content)).status_code == status
+            answer = await opened.post("/v2/repository/index", content=content)
+            assert (answer.status_code, "connection" in answer.headers) == (status, status == 408)  # which it closes
 
 
 @pytest.mark.parametrize(
@@ -251,6 +264,8 @@ async def test_routes_of_other_servers_say_what_to_call(http: httpx.AsyncClient,
         ("GET", "/v2/models/echo/versions/9", 404),
         ("GET", "/v2/models/broken", 503),
         ("POST", "/v2", 405),
+        ("POST", "/v1/models/echo:explain", 404),  # as GET of it
+        ("GET", "/v1/models/echo:explain", 404),
         ("GET", "/full", 429),
         ("GET", "/boom", 500),
     ],
