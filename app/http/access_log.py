@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from app.http.body import ASGIApp, Message, Receive, Scope, Send, client_request_id
+from app.http.body import ASGIApp, Message, Receive, Scope, Send
 from app.observe.logs import ACCESS, fields
 
 log = logging.getLogger(ACCESS)
@@ -21,21 +21,22 @@ def write_line(
     status: int,
     arrived: int,
     client: tuple[str, int] | None,
-    request_id: bytes | None,
+    request_id: bytes,
     call: Mapping[str, object] | None = None,
 ) -> None:
     """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
     shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
     duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
-    line: dict[str, object] = {"method": method, "path": shown, "status": status, "duration_ms": duration_ms}
-    if request_id is not None:
-        line["request_id"] = request_id.decode("latin-1")
+    line: dict[str, object] = {
+        "method": method, "path": shown, "status": status, "duration_ms": duration_ms,
+        "request_id": request_id.decode(),
+    }  # fmt: skip
     if client is not None:
         line["client"] = f"{client[0]}:{client[1]}"
     log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
 
 
-async def log_request(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def log_request(app: ASGIApp, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:
     """Let `app` answer a request that is not an inference call, then write its line."""
     arrived = time.monotonic_ns()
     status = _GONE
@@ -50,5 +51,4 @@ async def log_request(app: ASGIApp, scope: Scope, receive: Receive, send: Send) 
         await app(scope, receive, watched)
     finally:
         path = scope.get("raw_path") or scope["path"].encode()
-        request_id = client_request_id(dict(scope["headers"]))
         write_line(scope["method"], path, status, arrived, scope.get("client"), request_id)

@@ -21,7 +21,7 @@ from app.http.absent_routes import has_openai_form
 from app.http.access_log import log_request
 from app.http.answers import header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
-from app.http.body import Headers, Message, Receive, Scope, Send
+from app.http.body import Headers, Message, Receive, Scope, Send, client_request_id
 from app.http.codecs.events import Stream, event
 from app.http.errors import error_parts
 from app.http.infer import infer
@@ -66,9 +66,10 @@ class HttpApp:
         if preflight is None and error is None and (route := find_route(path, scope["query_string"])) is not None:
             await self._infer(route, headers, scope, receive, send)
             return
-        answer = partial(self._answer, path, preflight, error)
+        request_id = client_request_id(headers) or resources.id_format % next(resources.ids)
+        answer = partial(self._answer, path, preflight, error, request_id)
         if resources.access_log and path not in PROBES:
-            await log_request(answer, scope, receive, send)
+            await log_request(answer, request_id, scope, receive, send)
         else:
             await answer(scope, receive, send)
 
@@ -91,6 +92,7 @@ class HttpApp:
         path: str,
         preflight: tuple[int, Headers, bytes] | None,
         error: StarlingError | None,
+        request_id: bytes,
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -98,7 +100,9 @@ class HttpApp:
         """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused."""
         resources = self.resources
         closing = scope["state"]["health"].closing or isinstance(error, NotReady)
-        added: Headers = [(b"connection", b"close")] if closing else []
+        added: Headers = [(b"x-request-id", request_id)]
+        if closing:
+            added.append((b"connection", b"close"))
         if preflight is not None:
             status, headers, body = preflight
             await respond(send, status, [*headers, *added], body)

@@ -39,7 +39,7 @@ from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_en
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.truncation import take_cut
 from app.http.errors import error_parts
-from app.http.inference_routes import NO_OPTIONS, X_CLASS, parse_class, parse_query
+from app.http.inference_routes import CLASS_BY_NAME, NO_OPTIONS, X_CLASS, parse_class, parse_query
 from app.http.keys import check_permitted
 from app.http.request import Request, Response
 from app.http.streaming import pieces, stream_head
@@ -299,6 +299,8 @@ def succeeded(
 async def refused(request: Request, error: BaseException) -> Response:
     """The error as the client wants it. While very many connections are open, a refusal waits for its turn."""
     request.release_body()
+    if request.served is None:  # no model has said its default
+        request.klass = CLASS_BY_NAME.get(request.headers.get(X_CLASS, b""), request.klass)
     resources = request.resources
     resources.count_failure(error, request.served, request.klass, request.request_id, request.arrived, request.url)
     status, lines, body = error_parts(error, request.route.openai)

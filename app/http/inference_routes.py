@@ -43,7 +43,7 @@ _BY_BODY: dict[str, TextCodec] = {
 #: Paths of routes whose bodies name the model.
 WITHOUT_MODEL = frozenset(_BY_BODY)
 X_CLASS = b"x-class"
-_CLASSES = {name.encode(): klass for name, klass in CLASSES.items()}
+CLASS_BY_NAME = {name.encode(): klass for name, klass in CLASSES.items()}
 _PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")
 _DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
 _INTEGER = re.compile(r"[0-9]{1,10}")
@@ -129,7 +129,7 @@ def _timeout_us(name: str, text: str) -> int | None:
 
 def parse_class(given: bytes) -> Klass:
     """The class that the header X-Class names. Raises BadRequest for one that does not exist."""
-    klass = _CLASSES.get(given)
+    klass = CLASS_BY_NAME.get(given)
     if klass is None:
         raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
     return klass

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starling.http")
 
-_LONGEST_NAME = 256  # characters of a model's name in the log: a client may send more
+_LONGEST_NAME = 256  # characters of the name of a model or version in the log: a client may send more
 _TRACEPARENT = b"traceparent: %s\r\n"
 
 
@@ -65,13 +65,13 @@ async def with_log(handler: Handler, request: Request) -> Response:
     response = await handler(request)
     with _answered_all_the_same():
         served = request.served
-        name = request.route.model if served is None else served.info.name
-        call: dict[str, object] = {"model": name[:_LONGEST_NAME]}
+        name, version = request.route.model, request.route.version or ""
         if served is not None:
-            call["version"] = served.info.version
-            call["class"] = str(request.klass)
-        if request.rows:
-            call["rows"] = request.rows
+            name, version = served.info.name, served.info.version
+        call = {
+            "model": name[:_LONGEST_NAME], "version": version[:_LONGEST_NAME], "rows": request.rows,
+            "class": str(request.klass),
+        }  # fmt: skip
         path, client = request.url.partition(b"?")[0], request.connection.client
         write_line(request.method, path, response[0], request.arrived, client, request.request_id, call)
     return response

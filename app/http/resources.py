@@ -20,7 +20,7 @@ from app.http.keys import Shares
 from app.http.reading import FrontReader
 from app.http.threads import HelperThreads
 from app.observe.last_errors import LastErrors
-from app.observe.logs import CauseLog
+from app.observe.logs import CauseLog, fields
 
 if TYPE_CHECKING:
     from app.observe.tracing.spans import Tracer
@@ -75,7 +75,8 @@ class Resources:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
         error = as_starling_error(exc)
         if error is INTERNAL:
-            log.error("unexpected error on %s", url.decode("latin-1"), exc_info=exc)
+            told, path = request_id.decode(), url.decode("latin-1")
+            log.error("request %s: unexpected error on %s", told, path, exc_info=exc, **fields(request_id=told))
         self.errors.add("" if served is None else served.info.name, error.code, error.message)
         if served is None:
             self.rejected[error.code] += 1

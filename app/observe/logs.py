@@ -134,5 +134,5 @@ class CauseLog:
         self._logger.warning(
             "model %s, request %s: %s: %s (the same cause is not logged again)",
             model, request_id, type(exc).__name__, text_of(exc),
-            exc_info=(type(exc), exc, users[0]) if users else None,
+            exc_info=(type(exc), exc, users[0]) if users else None, **fields(request_id=request_id),
         )  # fmt: skip

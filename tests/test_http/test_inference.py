@@ -273,30 +273,45 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
     model.fails = ModelFailed("no")
     await call(INFER, body(), mine)
     await call("/v2/models/echo/versions/2/infer", body(), mine)
-    await call("/predict/no%0abody", b"[1]", mine)
+    await call("/predict/no%0abody", b"[1]", {**mine, X_CLASS: b"best_effort"})
     await call("/v2", method="GET", headers=mine)
     await call("/livez", method="GET", headers=mine)
     model.fails = None
     await hang_up(call, mine)
     assert (model.finished[-1], model.open_leases) == ("client_gone", 0)
-    about = {"method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1"}
+    about = {
+        "method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1", "rows": 1,
+        "class": "realtime",
+    }  # fmt: skip
     assert list(entries(caplog)) == [
-        {**about, "status": 200, "rows": 2, "class": "realtime"},
-        {**about, "status": 200, "rows": 1, "class": "best_effort"},
-        {**about, "status": 400, "class": "realtime"},
+        {**about, "status": 200, "rows": 2},
+        {**about, "status": 200, "class": "best_effort"},
+        {**about, "status": 400, "rows": 0},
         {**about, "status": 400, "rows": 9, "class": "best_effort"},
-        {**about, "status": 500, "rows": 1, "class": "realtime"},
+        {**about, "status": 500},
+        {**about, "path": "/v2/models/echo/versions/2/infer", "status": 503, "version": "2", "rows": 0},
         {
-            "method": "POST", "path": "/v2/models/echo/versions/2/infer", "status": 503, "request_id": "mine",
-            "model": "echo",
-        },
-        {
-            "method": "POST", "path": "/predict/no%0abody", "status": 404, "request_id": "mine",
+            **about, "path": "/predict/no%0abody", "status": 404, "version": "", "rows": 0, "class": "best_effort",
             "model": "no\nbody" if call.way == "direct" else "no%0abody",
         },
         {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
-        {**about, "status": 499, "rows": 1, "class": "realtime"},
+        {**about, "status": 499},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"auth": Auth(keys_of("api_key", "k", None))}, {"connections": lambda: 4}])
+async def test_every_answer_has_its_requests_id_and_so_has_its_line(
+    caller: MakeCaller, model: Echo, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a refusal before the model is looked at. Without a usable one of the client's, one is made."""
+    caplog.set_level("INFO", logger=ACCESS)
+    call = caller(model, options={"access_log": True, **options})
+    for path in (INFER, "/v2"):
+        ids = [(await call(path, body(), headers)).headers[b"x-request-id"].decode()
+               for headers in ({b"x-request-id": b"mine"}, {}, {b"x-request-id": b"not this"})]  # fmt: skip
+        assert (ids[0], len(set(ids))) == ("mine", 3)
+        assert [one["request_id"] for one in entries(caplog)] == ids
+        caplog.clear()
 
 
 async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:
@@ -431,6 +446,7 @@ async def test_errors_of_a_models_code_are_logged_once_a_cause(
     (line,) = caplog.records
     assert (line.levelname, line.name) == ("WARNING", "starling.http")
     assert f"model echo version 1, request r-0: {words}" in line.getMessage()
+    assert line.__dict__["fields"] == {"request_id": "r-0"}
     if line.exc_info is None:
         assert "ModelFailed" in words
         return
@@ -468,14 +484,20 @@ async def test_what_a_models_code_raises_need_not_be_an_exception(
 
 
 @pytest.mark.parametrize("error", [NoException(), asyncio.CancelledError(), OSError("a secret of the inside")])
-async def test_an_unexpected_error(caller: MakeCaller, model: Echo, error: Any) -> None:
-    """Nothing of the inside is told."""
+async def test_an_unexpected_error(
+    caller: MakeCaller, model: Echo, error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of the inside is told but in the log, which names the request."""
     collected = Collected()
     model.fails = error
     reply = await caller(model, options={"tracer": collected.tracer})(INFER, body())
     assert (reply.status, model.finished, model.open_leases) == (500, ["internal"], 0)
     assert "inside" not in reply.json()["error"].removeprefix("internal error")
     assert told(collected.one())["starling.outcome"] == "internal"
+    (line,) = caplog.records
+    request_id = reply.headers[b"x-request-id"].decode()
+    assert line.getMessage() == f"request {request_id}: unexpected error on {INFER}"
+    assert line.__dict__["fields"] == {"request_id": request_id}
 
 
 class Unsubmitted(EchoLease):
