@@ -27,13 +27,19 @@ def write_line(
     """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
     shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
     duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
-    line: dict[str, object] = {
+    line = {
         "method": method, "path": shown, "status": status, "duration_ms": duration_ms,
-        "request_id": request_id.decode(),
+        "request_id": request_id.decode(), "client": _address(client), **(call or {}),
     }  # fmt: skip
-    if client is not None:
-        line["client"] = f"{client[0]}:{client[1]}"
-    log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
+    log.info("%s %s %d", method, shown, status, **fields(**line))
+
+
+def _address(client: tuple[str, int] | None) -> str:
+    """As in a URL; "" where the client has left before it was asked for."""
+    if client is None:
+        return ""
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def log_request(app: ASGIApp, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:

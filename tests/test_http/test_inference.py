@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES, ModelCall
 from app.errors import BadRequest, ModelFailed, NotReady
+from app.http.access_log import write_line
 from app.http.auth import Auth
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import X_CLASS, parse_query
@@ -256,7 +257,7 @@ def entries(caplog: pytest.LogCaptureFixture) -> Iterator[dict[str, Any]]:
     for record in (one for one in caplog.records if one.name == ACCESS):
         fields = dict(record.__dict__["fields"])
         assert fields.pop("duration_ms") >= 0
-        fields.pop("client", None)
+        assert fields.pop("client") in ("", "127.0.0.1:1")
         assert record.getMessage() == f"{fields['method']} {fields['path']} {fields['status']}"
         yield fields
 
@@ -297,6 +298,15 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
         {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
         {**about, "status": 499},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "address"), [(("127.0.0.1", 80), "127.0.0.1:80"), (("::1", 80), "[::1]:80"), (None, "")]
+)
+def test_the_address_of_a_client(client: Any, address: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger=ACCESS)
+    write_line("GET", b"/v2", 200, 0, client, b"mine")
+    assert caplog.records[0].__dict__["fields"]["client"] == address
 
 
 @pytest.mark.parametrize("options", [{}, {"auth": Auth(keys_of("api_key", "k", None))}, {"connections": lambda: 4}])
