@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.curve import Curve, Handover
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.speed import Handover
 
 US, MS = 1_000, 1_000_000
 TABLE = (100, 150, 300, 200)  # three rows take longer than four
