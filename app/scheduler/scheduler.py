@@ -50,7 +50,7 @@ class Scheduler:
         if not device.workers:
             raise ValueError("workers: expected at least one")
         self.device = device
-        self._ledger = Ledger()
+        self._ledger = Ledger(device.max_alive)
         self._states = self._ledger.states
         #: By program, read-only. A closed program stays until its last call has left.
         self.states: Mapping[int, ProgramState] = MappingProxyType(self._states)
@@ -60,7 +60,7 @@ class Scheduler:
         self._workers = workers = Workers(device)
         #: By id, those handed out and not finished, oldest first; read-only.
         self.units: Mapping[int, Unit] = workers.units
-        self._share = seat = share(device, ledger, workers, policies)
+        self._share = seat = share(device, ledger, workers)
         by_rank = order(ledger.ready, self._states, device.max_running)
         self._admission = Admission(device, ledger, workers, policies)
         self._loop = Loop(device, ledger, workers, by_rank, seat, policies)

@@ -48,13 +48,13 @@ class Begun(ByArrival):
 class Unlimited(Share):
     """All rows may have the whole device."""
 
-    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
-        return super().room(state)
+    def room(self, state: ProgramState) -> int:
+        return self._ledger.room(state)
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
         return usable
 
-    def limit_best_effort(self, offer: Offer, now: int) -> None:
+    def limit_by_rules(self, offer: Offer, now: int) -> None:
         pass
 
     def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:

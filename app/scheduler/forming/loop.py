@@ -1,9 +1,9 @@
 """The loop that forms units, and its three seats.
 
-`order` says which ready set is next, `share` how much of the device it may have now, and its program's `policy` how
-many rows start, or until when they are held. Rows of a failed unit run again as one unit, without asking the policy.
-Calls with a row that would end after its deadline are dropped instead, and the policy is asked again: an overloaded
-device that finished late work would do nothing else.
+`order` says which ready set is next, `share` how much of the device it may have while there is best-effort work, and
+its program's `policy` how many rows start, or until when they are held. Rows of a failed unit run again as one unit,
+without asking the policy. Calls with a row that would end after its deadline are dropped instead, and the policy is
+asked again: an overloaded device that finished late work would do nothing else.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ class Loop:
         policies: Mapping[int, Policy],
     ) -> None:
         self._multi_step = device.multi_step
+        self._push_depth = device.push_depth
         self._ledger = ledger
         self._workers = workers
         self._order = order
         self._share = share
         self._policies = policies
         self._next = 0  # the next unit's id
+        self._best_effort = False  # such rows wait or run: only then `share` limits anything
+        self._joins_later = False  # rows wait to join a unit of their cell that runs
 
     def run(self, start: list[Unit], now: int) -> int | None:
         """Append to `start` all units that can start. Returns when to ask again if nothing happens before, or None."""
@@ -63,10 +66,10 @@ class Loop:
         wake_at: int | None = None
         decision: Cut | Hold
         sets = ledger.ready.nonempty
-        share.best_effort, share.joins_later = bool(share.units), False
+        self._best_effort, self._joins_later = bool(share.units), False
         for waiting in sets:
             if waiting.klass is _BEST_EFFORT:
-                share.best_effort = True
+                self._best_effort = True
         while sets and not workers.full:  # mostly full: then nothing is asked
             ready: ReadySet | None
             if len(sets) == 1:  # nearly always: there is no choice
@@ -74,21 +77,17 @@ class Loop:
                 ready = None if ready in held else ready
             else:
                 ready = self._order.next(held, now)
-            usable = workers.usable(now) if ready is not None else ()
-            if ready is None or not usable:
-                if ready is not None or share.joins_later:
+            offer = None if ready is None else self._offer(ready, now)
+            if ready is None or offer is None:
+                if ready is not None or self._joins_later:
                     wake_at = _earlier(wake_at, workers.next_opening(now))
                 break
-            program, stage, _ = ready.key
-            state = ledger.states[program]
-            offer = Offer(ready, state, ledger, workers, usable, state.full[stage])
-            share.limit(offer, now)
             if not offer.rows:
                 decision = Hold(offer.until)
             elif ready.again:
                 decision = Cut(offer.exact, 1, Formed.RETRY)
             else:
-                decision = self._policies[program].decide(offer, now)
+                decision = self._policies[ready.key[0]].decide(offer, now)
             if isinstance(decision, Hold):  # rows behind these at the same key are held, too, unless they have room
                 held += ledger.ready.alike(ready) if offer.room + ready.started > 0 else [ready]
                 wake_at = _earlier(wake_at, decision.until)
@@ -104,9 +103,37 @@ class Loop:
             start.append(self._start(offer, decision, now))
             if held:
                 held = [other for other in held if _not_behind(other, ready)]
-        if share.best_effort:
+        if self._best_effort:
             share.end(held)
         return wake_at
+
+    def _offer(self, ready: ReadySet, now: int) -> Offer | None:
+        """What a unit of this set may have of the device: nothing while `rows` is 0. None: no worker is usable."""
+        ledger, workers, share = self._ledger, self._workers, self._share
+        usable = workers.usable(now)
+        if not usable:
+            return None
+        program, stage, _ = ready.key
+        state = ledger.states[program]
+        offer = Offer(ready, state, ledger, workers, usable, state.full[stage])
+        if state.program.one_unit and any(unit.program == program for unit in workers.units.values()):
+            return offer  # until the running one ends
+        if self._push_depth > 1 and offer.cell:
+            offer.usable = [one for one in usable if not workers.has_cell(one, program, stage, ready.klass)]
+            if not offer.usable:
+                self._joins_later = True
+                return offer
+        best_effort = ready.klass is _BEST_EFFORT
+        if self._best_effort and not best_effort and not self._policies[program].workers(1):
+            offer.usable = share.for_realtime(offer.usable)
+        offer.room = share.room(state) if best_effort else ledger.room(state)
+        capacity, able = state.capacity[stage], offer.room + ready.started
+        one = len(offer.usable) == 1  # nearly always
+        largest = capacity[offer.usable[0]] if one else max(map(capacity.__getitem__, offer.usable))
+        offer.rows = offer.exact = largest if largest < able else able
+        if best_effort and offer.rows:
+            share.limit(offer, now)
+        return offer
 
     def _late(self, offer: Offer, cut: Cut, now: int) -> list[Call]:
         """The calls with a row in this unit that would end after its deadline."""

@@ -146,7 +146,8 @@ class MultiStep:
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, self._policies[unit.program], ready, self._share.room(state, unit.klass))
+        room = (self._share if unit.klass is Klass.BEST_EFFORT else self._ledger).room(state)
+        return until(unit, state, self._policies[unit.program], ready, room)
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, policy: Policy, worker: int) -> bool:

@@ -7,10 +7,10 @@ could but for a worker, or that break a rule, are recalled. The rules: docs/theo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from app.scheduler.estimates.pairs import PairSlowdowns
-from app.scheduler.policies import Offer, Policy
+from app.scheduler.policies import Offer
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet, longest_of
@@ -22,24 +22,22 @@ UNBOUNDED = 1 << 62  # as a slowdown: the pair was not measured
 
 
 class Share:
-    """Of one device. While there is no best-effort work, only `room` counts.
+    """Of one device. While there is no best-effort work, the loop does not use it.
 
     `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `hold`: start no best-effort
-    unit in this step; `held`: one could have started. `best_effort`: there was such work when units began to be formed.
-    `joins_later`: rows wait to join a unit of their cell that runs.
+    unit in this step; `held`: one could have started.
     """
 
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, policies: Mapping[int, Policy]) -> None:
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         self._device = device
         self._ledger = ledger
         self._workers = workers
-        self._policies = policies
         self._most = max(1, workers.at_once - 1)  # workers that may run best-effort units
         self._best = best_workers(device)
         self._budget_ns = device.classes.budget_ns
         self.units: dict[int, Unit] = {}
         self.pairs: PairSlowdowns = {}
-        self.hold = self.held = self.joins_later = self.best_effort = False
+        self.hold = self.held = False
         self._realtime_waits = False  # a real-time row could start but for a worker
 
     def end(self, held: Collection[ReadySet]) -> None:
@@ -47,43 +45,17 @@ class Share:
         sets = self._ledger.ready.nonempty
         self._realtime_waits = any(ready.klass is not _BEST_EFFORT and ready not in held for ready in sets)
 
-    def limit(self, offer: Offer, now: int) -> None:
-        """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
-        state, ready = offer.state, offer.ready
-        program, stage, _ = ready.key
-        if state.program.one_unit and any(unit.program == program for unit in self._workers.units.values()):
-            return  # until the running one ends
-        if self._device.push_depth > 1 and offer.cell:
-            has_cell = self._workers.has_cell
-            offer.usable = [one for one in offer.usable if not has_cell(one, program, stage, ready.klass)]
-            if not offer.usable:
-                self.joins_later = True
-                return
-        if self.best_effort and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
-            offer.usable = self.for_realtime(offer.usable)
-        offer.room = self.room(state, ready.klass)
-        capacity, usable, able = state.capacity[stage], offer.usable, offer.room + offer.ready.started
-        largest = capacity[usable[0]] if len(usable) == 1 else max(map(capacity.__getitem__, usable))
-        offer.rows = offer.exact = largest if largest < able else able
-        if ready.klass is _BEST_EFFORT and offer.rows:
-            self.limit_best_effort(offer, now)
-            if offer.rows and self.hold:
-                self.held, offer.rows = True, 0
+    # whether a unit starts
 
-    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
-        """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
-        program.
+    def room(self, state: ProgramState) -> int:
+        """New best-effort rows of a program that may start now.
 
-        Best-effort rows leave room for one more real-time batch, but get at least half of all room. Otherwise real-time
-        rows would have to wait until best-effort rows have passed all their stages.
+        They leave room for one more real-time batch, but get at least half of all room. Otherwise real-time rows would
+        have to wait until best-effort rows have passed all their stages.
         """
         most, own = self._device.max_alive, state.program.max_alive
-        if klass is _BEST_EFFORT:
-            most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
-            own -= min(own // 2, state.full[0])
-        return max(0, min(most - self._ledger.alive, own - state.queue.alive))
-
-    # whether a unit starts
+        batch = max(other.full[0] for other in self._ledger.states.values())
+        return self._ledger.room(state, min(most // 2, batch), min(own // 2, state.full[0]))
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
         """Those of the usable workers that a real-time unit may take.
@@ -94,8 +66,14 @@ class Share:
         idle = [worker for worker in best if not self._workers.of(worker)]
         return idle or (usable if not best or self._workers.idle(usable) else best)
 
-    def limit_best_effort(self, offer: Offer, now: int) -> None:
-        """Limit an offer of best-effort rows to the largest unit that may start now."""
+    def limit(self, offer: Offer, now: int) -> None:
+        """Limit an offer of best-effort rows to the largest unit that may start now; 0 rows if none may."""
+        self.limit_by_rules(offer, now)
+        if offer.rows and self.hold:
+            self.held, offer.rows = True, 0
+
+    def limit_by_rules(self, offer: Offer, now: int) -> None:
+        """The same, but for `hold`."""
         most, realtime = offer.rows, self._realtime_units()
         offer.usable = self._open_to_best_effort(offer.usable)
         offer.rows = 0

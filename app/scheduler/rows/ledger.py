@@ -58,9 +58,12 @@ _WAITING, _BETWEEN, _BEST_EFFORT = RowState.WAITING, RowState.BETWEEN, Klass.BES
 
 
 class Ledger:
-    """`alive`: rows that have started and not ended. `done`, `drops`: for the next Step, which takes the lists."""
+    """`max_alive`: of the device. `alive`: rows that have started and not ended. `done`, `drops`: for the next Step,
+    which takes the lists.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, max_alive: int) -> None:
+        self._max_alive = max_alive
         self.states: dict[int, ProgramState] = {}
         self.ready = ReadyTable()
         self.calls: dict[int, Call] = {}
@@ -94,6 +97,14 @@ class Ledger:
         else:
             for key, group in groupby(rows, key=lambda row: key_of(row, state)):
                 self.ready.at(key, call.klass).add(list(group))
+
+    def room(self, state: ProgramState, kept: int = 0, kept_of_own: int = 0) -> int:
+        """New rows of a program that may start now, by the bounds on alive rows of the device and the program.
+
+        `kept`, `kept_of_own`: of the device's and the program's, for others.
+        """
+        own = state.program.max_alive - kept_of_own - state.queue.alive
+        return max(0, min(self._max_alive - kept - self.alive, own))
 
     def counts(self) -> dict[str, int]:
         """All counts of calls, rows and units, by name: 0 once the last call has left and its unit has ended."""
