@@ -99,7 +99,10 @@ class Served(Protocol):
         ...
 
     def has_room(self, klass: Klass, rows: int = 1) -> bool:
-        """Whether a call of `rows` rows without a deadline would be admitted now. Cheap."""
+        """A quick test whether a call of `rows` rows without a deadline would be admitted now.
+
+        True is never wrong. False may be, of several rows: `admit` knows.
+        """
         ...
 
     def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None) -> None:

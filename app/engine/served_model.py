@@ -94,10 +94,11 @@ class ServedModel(Reported):
     # admission
 
     def has_room(self, klass: Klass, rows: int = 1) -> bool:
-        """Whether a call without a deadline would be admitted now; see contract.Served."""
+        """See contract.Served."""
         if self.drained is not None or self.intake.refusing is not None:
             return False
-        return self.state.queue.takes(rows + self.reserved[klass], klass)
+        queue = self.state.queue
+        return queue.waiting[klass] + self.reserved[klass] + rows <= queue.patience[klass].bound
 
     def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows is not admitted now; see contract.
