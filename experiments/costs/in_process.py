@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from app import process
 from app.contract import ModelSource, Served
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.executor import run_unit
+from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import Report
 from app.engine.engine import Engine
 from app.engine.executor import Job, Stop
@@ -60,8 +60,11 @@ class OnLoop(CpuDevice):
         self._loop.call_soon(self._run, worker, job, stop)
 
     def _run(self, worker: int, job: Job, stop: Stop) -> None:
-        for completion in run_unit(job, stop):
-            completion.worker = worker
+        assert isinstance(job.executor, CpuExecutor)
+        runs, continues = job.executor.run(job, stop), True
+        while continues:
+            completion = job.executor.report_next(job, runs)
+            completion.worker, continues = worker, completion.outcome.continues
             self._heard(completion)
 
     def dead(self) -> str | None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.executor import run_unit
 from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.engine.profiling.warmup import warm_up
@@ -96,7 +95,8 @@ def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said
 def run_one(executor):
     with torch.inference_mode():
         state = ProcessState()
-        assert [one.cause for one in run_unit(Job(1, executor, [0], 1), Stop())] == [None]
+        job = Job(1, executor, [0], 1)
+        assert executor.report_next(job, executor.run(job, Stop())).cause is None
         assert state.put_back() == []
 
 

@@ -16,7 +16,7 @@ import torch
 from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.cpu.executor import CpuExecutor, run_unit
+from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.device import DeviceOptions, Report, push_depth
 from app.engine.executor import NO_BOUND, Executor, Job, Ran, Stop
@@ -82,16 +82,21 @@ class Worker:
                 self._idle = False
                 if self._begun.locked():
                     self._begun.release()
-                for completion in run_unit(*given):
+                job, stop = given
+                assert isinstance(job.executor, CpuExecutor)  # the device placed it
+                runs, continues = job.executor.run(job, stop), True
+                while continues:
+                    completion = job.executor.report_next(job, runs)
                     completion.worker = self.index
-                    self._idle = not completion.outcome.continues
+                    continues = completion.outcome.continues
+                    self._idle = not continues
                     if completion.cause is not None:
-                        _put_back(state, given[0])
+                        _put_back(state, job)
                     self._report(completion)
                 if completion.outcome.error is Fault.DEVICE:
                     return
                 # Drop the references now, not when the next unit comes: outputs belong to the callers.
-                del given, completion
+                del given, job, stop, runs, completion
 
 
 def _put_back(state: ProcessState, job: Job) -> None:

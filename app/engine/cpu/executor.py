@@ -26,29 +26,6 @@ Lengths = tuple[Mapping[str, Array], Mapping[str, int]]
 _NO_LENGTHS: dict[str, Any] = {}
 
 
-def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
-    """Run a unit on this thread. Yields a report each time that rows have ended, the last one when the unit has.
-
-    Whatever the model raises becomes an Outcome.
-    """
-    executor = job.executor
-    assert isinstance(executor, CpuExecutor)  # the device placed it
-    runs, continues = executor.run(job, stop), True
-    while continues:
-        state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
-        try:
-            ran = executor.in_named_frame(next, runs)
-        except BaseException as exc:
-            cause = exc.__cause__ if isinstance(exc.__cause__, StopIteration) else exc  # else a generator has hidden it
-            yield failed(job.unit_id, fault_of(cause), cause)
-            return
-        finally:
-            if state is not None:
-                state.put_back()
-        continues = ran.continues
-        yield Completion(ran.outcome(job.unit_id), ran)
-
-
 def _named_frame(name: str) -> Callable[..., Ran]:
     """A function that calls its first argument with the others, from a source file of this name.
 
@@ -64,7 +41,7 @@ class CpuExecutor(Executor):
 
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
-        self.in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
+        self._in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
 
@@ -75,6 +52,22 @@ class CpuExecutor(Executor):
         last Ran. Here the whole model is one stage.
         """
         return map(self.whole, (job.slots,), (job.size,))  # runs it when it is asked for
+
+    def report_next(self, job: Job, runs: Iterator[Ran]) -> Completion:
+        """Run a unit until rows of it have ended, and report them. `runs`: see `run`.
+
+        Whatever the model raises becomes an Outcome, and the unit has ended.
+        """
+        state = ProcessState.unless_one_builds(self.unruly) if self.unruly else None
+        try:
+            ran = self._in_named_frame(next, runs)
+        except BaseException as exc:
+            cause = exc.__cause__ if isinstance(exc.__cause__, StopIteration) else exc  # else a generator has hidden it
+            return failed(job.unit_id, fault_of(cause), cause)
+        finally:
+            if state is not None:
+                state.put_back()
+        return Completion(ran.outcome(job.unit_id), ran)
 
     def whole(self, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""

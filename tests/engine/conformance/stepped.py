@@ -13,9 +13,9 @@ from runtimes import FakeRuntime, FakeStream, Mark
 
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.executor import run_unit
+from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import Completion, Device, DeviceOptions, Report
-from app.engine.executor import Executor, Job, Stop
+from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.profiling.warmup import run_rows
 from app.engine.streams.device import StreamDevice
@@ -32,13 +32,14 @@ class SteppedCpu(CpuDevice):
     def __init__(self, runtime: FakeRuntime, capacities: Sequence[int]) -> None:
         super().__init__(tuple(capacities), 1, len(capacities))
         self.fake = runtime
-        self._queues: list[deque[Iterator[Completion]]] = [deque() for _ in capacities]
+        self._queues: list[deque[tuple[Job, Iterator[Ran]]]] = [deque() for _ in capacities]
 
     def start(self, report: Report) -> None:
         self._report = report
 
     def push(self, worker: int, job: Job, stop: Stop) -> None:
-        self._queues[worker].append(run_unit(job, stop))
+        assert isinstance(job.executor, CpuExecutor)
+        self._queues[worker].append((job, job.executor.run(job, stop)))
 
     def dead(self) -> str | None:
         return None
@@ -47,8 +48,10 @@ class SteppedCpu(CpuDevice):
         busy = [worker for worker, jobs in enumerate(self._queues) if jobs]
         if busy:
             worker = self.fake.random.choice(busy)
+            job, runs = self._queues[worker][0]
+            assert isinstance(job.executor, CpuExecutor)
             with torch.inference_mode():
-                completion = next(self._queues[worker][0])
+                completion = job.executor.report_next(job, runs)
             completion.worker = worker
             if not completion.outcome.continues:
                 self._queues[worker].popleft()
