@@ -74,13 +74,13 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
-    def _tried(self, offer: Offer, level: int, planned: int) -> int:
+    def _tried(self, offer: Offer, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
 
         What the table avoids is never measured otherwise. One decision in so many costs less than 1 % of the mean.
         """
         waiting, estimates = offer.ready.count, offer.state.estimates
-        if level < 0 or not estimates.latency[0].uncertain:
+        if not estimates.latency[0].uncertain:
             return planned
         self._planned += 1
         if planned and waiting >= offer.full:  # to wait is decided at each arrival
@@ -109,8 +109,8 @@ class Adaptive(Policy):
             if planned < waiting and window is None and waiting >= _CROWD:
                 level = _level(offer, control, None, now)
                 planned = control.serve(level, waiting, column)
-            if window is None:
-                planned = self._tried(offer, level, planned)
+            if window is None and level >= 0:
+                planned = self._tried(offer, planned)
         if not planned:
             assert control is not None
             if now < offer.due(now):
