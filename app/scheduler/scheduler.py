@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from app.scheduler.admission import Admission
+from app.scheduler.estimates.curve import learn
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.forming.loop import Loop
@@ -153,7 +154,7 @@ class Scheduler:
             self._share.units.pop(unit.id, None)
         if outcome.error is None:
             state.failures = 0
-            state.estimates.observe(unit, outcome, now)
+            learn(state.estimates.latency, unit, outcome, now)
             alive = queue.alive
             if state.batches is None:
                 self._ledger.end_rows(unit.rows, state)

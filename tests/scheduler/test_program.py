@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.scheduler.estimates.curve import learn
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
@@ -51,8 +52,8 @@ class TestObserve:
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = state_of(TWO_STAGES, DEVICE)
         for _ in range(50):
-            state.estimates.observe(ran(2, 0), Outcome(0, None, 60), 0)
-            state.estimates.observe(ran(2, 1), Outcome(0, None, 6), 0)
+            learn(state.estimates.latency, ran(2, 0), Outcome(0, None, 60), 0)
+            learn(state.estimates.latency, ran(2, 1), Outcome(0, None, 6), 0)
         assert state.estimates.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
         assert [latency.scale > 2.5 for latency in state.estimates.latency] == [False, True]

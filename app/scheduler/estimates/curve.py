@@ -7,12 +7,13 @@ common. `Curve` has the sizes, `Speed` what all sizes have in common; `Handover`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import exp, hypot, log, sqrt
 
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.profile import Profile
+from app.scheduler.types import Outcome, Unit
 
 # sizes
 _FLOOR = 0.005  # smallest error: repeating does not average out everything
@@ -43,6 +44,18 @@ _RETURN = 0.1  # share of the way back to what was undisturbed for each window i
 # hand-over
 _HANDOVER_WEIGHT = 0.05  # of one observation: a mean over about the last 20 batches
 _ROOM_NS = 100_000  # an observation counts as at most so far off, or as the current value if that is more
+
+
+def learn(curves: Sequence[Curve], unit: Unit, outcome: Outcome, now: int) -> None:
+    """A unit has ended well now. `curves`: of its program, by stage."""
+    times = outcome.times or (outcome.compute_ns // outcome.steps,)
+    forecast = unit.forecast
+    behind = forecast.behind  # then it is unknown when its worker began it
+    others = None if behind else forecast.others
+    for curve, time in zip(curves[unit.stage :], times, strict=False):
+        curve.observe(unit.size, time, forecast.running, forecast.length, others)
+    if not behind:
+        curves[unit.stage].handover.observe(now - unit.started - outcome.compute_ns)
 
 
 class Curve:
@@ -161,7 +174,7 @@ class Curve:
         base, beside, most = self._undisturbed(size, running, length), running - 1.0, len(self._tables)
         if not base:
             return
-        if others is not None and self._variance:
+        if others is not None and most > 1 and self._variance:
             base, beside = self._undisturbed(size, 1, length) * self._beside(size, others), others
         off = log(ns / (base * speed.scale))
         share = min(1.0, beside / (most - 1)) if beside and most > 1 else 0.0

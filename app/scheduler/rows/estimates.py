@@ -13,11 +13,11 @@ from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.types import DeviceSpec, Outcome, Program, Unit
+from app.scheduler.types import DeviceSpec, Program
 
 
 class Estimates:
-    """Updated at ticks, new profiles and ends of units, not for each row."""
+    """Updated at ticks and by new profiles; its curves by ends of units, see `learn`."""
 
     def __init__(self, program: Program, device: DeviceSpec, now: int) -> None:
         self._program, self._device = program, device
@@ -30,7 +30,7 @@ class Estimates:
         self.control: ControlTables | None = None  # of all stages as one; None: not solved
         self.level = -1  # the control table for the load as it is
         self.preferred = self._algorithm_1(0.0)  # rows: Algorithm 1 of Khan et al., at each tick
-        self._row_steps = 0  # of a cell, in this window: steps of its rows
+        self.row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
 
     # predictions
@@ -76,23 +76,11 @@ class Estimates:
 
     # what happens
 
-    def observe(self, unit: Unit, outcome: Outcome, now: int) -> None:
-        """A unit has ended well now."""
-        times = outcome.times or (outcome.compute_ns // outcome.steps,)
-        forecast = unit.forecast
-        others = None if forecast.behind or self._device.max_running == 1 else forecast.others
-        for curve, time in zip(self.latency[unit.stage :], times, strict=False):
-            curve.observe(unit.size, time, forecast.running, forecast.length, others)
-        if not forecast.behind:  # else it is unknown when its worker began it
-            self.latency[unit.stage].handover.observe(now - unit.started - outcome.compute_ns)
-        if self._program.stages[unit.stage].repeats:
-            self._row_steps += unit.size * outcome.steps
-
     def count_steps(self, ended: int) -> None:
         """So many rows have ended in this window."""
         if ended:
-            self._steps_each = max(1.0, self._row_steps / ended)
-            self._row_steps = 0
+            self._steps_each = max(1.0, self.row_steps / ended)
+            self.row_steps = 0
 
     def tick(self, now: int, rows: int) -> None:
         """The rate monitor's window has closed; so many rows arrived in it."""

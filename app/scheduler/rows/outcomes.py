@@ -16,6 +16,8 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     batches = state.batches
     assert batches is not None  # of a program of several stages, or a cell
     repeats = state.program.stages[unit.stage].repeats
+    if repeats:
+        state.estimates.row_steps += unit.size * outcome.steps
     passed = 0 if repeats else outcome.steps - 1  # further stages that the worker ran in the same unit
     last = unit.stage + passed + 1 == len(state.program.stages)
     ended = frozenset(outcome.ended)
