@@ -298,10 +298,11 @@ def succeeded(
 
 async def refused(request: Request, error: BaseException) -> Response:
     """The error as the client wants it. While very many connections are open, a refusal waits for its turn."""
-    request.release_body()
     if request.served is None:  # no model has said its default
         request.klass = CLASS_BY_NAME.get(request.headers.get(X_CLASS, b""), request.klass)
     resources = request.resources
+    resources.bodies.held -= request.held
+    request.held, request.body = 0, None
     resources.count_failure(error, request.served, request.klass, request.request_id, request.arrived, request.url)
     status, lines, body = error_parts(error, request.route.openai)
     # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its

@@ -105,13 +105,6 @@ class Request(Exchange):
         """The body that has not arrived yet."""
         return wait(_BODY)
 
-    def release_body(self) -> None:
-        """The bytes of the body are not needed any more."""
-        if self.held:
-            self.resources.bodies.held -= self.held
-            self.held = 0
-        self.body = None
-
     # for whoever has what it waits for
 
     def set_result(self, value: Any = None, error: BaseException | None = None) -> None:
@@ -126,8 +119,9 @@ class Request(Exchange):
             self._pending = pending = running.send(value) if error is None else running.throw(error)
         except StopIteration as end:
             # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
-            self._coroutine = self._pending = self.served = self.outcome = None
-            self.release_body()
+            self._coroutine = self._pending = self.served = self.outcome = self.body = None
+            self.resources.bodies.held -= self.held
+            self.held = 0
             status, head, body, self.closes = end.value
             self.connection.send_answer(self, status, head, body)
             return
