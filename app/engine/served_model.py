@@ -183,8 +183,9 @@ class ServedModel(Reported):
         return Readers(frozenset(rows), lambda pieces: on_loop(lambda: _give(rows, pieces))) if rows else None
 
     def unit_ended(self, unit: Unit, completion: Completion, ended: int) -> None:
-        """A unit has ended: store its rows' outputs, or its error, and free slots."""
+        """A unit has ended: free the slots of its rows that have ended, and store their outputs, or the error."""
         ran, rows = completion.ran, unit.rows
+        self.free_rows(rows)
         if ran is None:
             self._failed(unit, completion)
             return
@@ -203,14 +204,12 @@ class ServedModel(Reported):
             self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.task_specs.WRITTEN
         if ran.lengths is not None:
             split_by_length(rows, self.model.info, ran.outputs, ran.lengths)
-        self.free_rows(unit.rows)
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
             lease = cast("Lease", row.call)
             lease.error, lease.cause = completion.message, completion.cause
         log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
-        self.free_rows(unit.rows)
 
     def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: Klass) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
