@@ -40,9 +40,10 @@ def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers,
         extra.append((b"retry-after", b"%d" % with_jitter(max(1, error.retry_after_s or 1))))
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
-    told = _in_openai_form(error, message) if openai else message
+    # A text by itself is encoded in a tenth of the time that an object takes: a refusal must be cheap.
+    told = _JSON.encode(_in_openai_form(error, message) if openai else message)
     # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
-    body = _JSON.encode({"error": told}).encode("utf-8", "replace")
+    body = b'{"error": %s}' % told.encode("utf-8", "replace")
     if isinstance(error, DeadlineUnreachable):  # the one 429 where a retry does not help
         extra.append((b"x-error-code", error.code.encode()))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
