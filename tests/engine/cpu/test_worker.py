@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from app.engine.cpu.device import CpuDevice, Worker
-from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor, Worker
 from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
@@ -35,16 +35,16 @@ class Desk:
         self.worker = Worker(3, 1, self.reports.put)
         self._units = 0
 
-    def push(self, call) -> None:
+    def unit(self, call) -> tuple[Job, Stop]:
         """A unit of one row of a model that does `call`."""
         model = make_model(call)
         pool = Pool(model.info.inputs, 1)
         pool.write(range(1), 0, rows_of(10.0))
         self._units += 1
-        self.worker.push(Job(self._units, CpuExecutor(model, pool), [0], 1), Stop())
+        return Job(self._units, CpuExecutor(model, pool), [0], 1), Stop()
 
     def run(self, call) -> Completion:
-        self.push(call)
+        self.worker.jobs.put(self.unit(call))
         return self.reports.get(timeout=WAIT_S)
 
 
@@ -108,29 +108,30 @@ def test_a_crash_names_its_model():
 
 def test_wait_until_begun_hears_that_a_unit_has_been_turned_to_and_waits_for_nobody_else():
     """What would be a moment is long here, so that only what is never said is not heard."""
-    desk, heard, hold = Desk(), [], threading.Event()
-    lock = desk.worker._begun
+    desk, hold, heard = Desk(), threading.Event(), []
+    worker = desk.worker
+    lock, jobs = worker._begun, worker.jobs
 
     def acquire(blocking: bool = True, timeout: float = -1) -> bool:
         if not blocking:
             return lock.acquire(blocking=False)
+        jobs.put(desk.unit(lambda x: hold.wait(WAIT_S) and x))  # only now, so that it cannot have begun before
         heard.append(lock.acquire(timeout=WAIT_S))
         return heard[-1]
 
-    desk.worker._begun = SimpleNamespace(acquire=acquire, release=lock.release, locked=lock.locked)
-    desk.worker.wait_until_begun()  # it has nothing
-    for _ in range(2):  # while the model is still running; the second is behind that one
-        desk.push(lambda x: hold.wait(WAIT_S) and x)
-        desk.worker.wait_until_begun()
-        desk.worker.wait_until_begun()
+    worker._begun = SimpleNamespace(acquire=acquire, release=lock.release, locked=lock.locked)
+    worker.wait_until_begun()  # it has nothing
+    assert heard == []
+    worker.jobs = SimpleNamespace(empty=lambda: False)
+    worker.wait_until_begun()
+    worker.wait_until_begun()  # while the model is still running
     assert heard == [True]
+    worker._begun, worker.jobs = lock, jobs
     hold.set()
-    assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(2)] == [1, 2]
+    assert desk.reports.get(timeout=WAIT_S).outcome.unit_id == 1
     desk.run(raising(GeneratorExit(1)))
-    assert desk.worker.close(WAIT_S)
-    desk.worker._begun = lock
-    desk.push(lambda x: x)
-    desk.worker.wait_until_begun()  # the thread has ended
+    assert worker.close(WAIT_S)
+    worker.wait_until_begun()  # the thread has ended
 
 
 # the device of them
