@@ -115,6 +115,8 @@ class Served(Protocol):
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
         """Take slots for the call's rows, and write its arrays to them. `arrived_ns`: monotonic; now if None.
 
+        A call without a class or a priority gets the model's.
+
         The values are copied, except for BYTES inputs and inputs without a largest length: their arrays are kept until
         the call has ended, so they must not change.
 

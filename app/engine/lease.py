@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from types import coroutine
 from typing import Any, Protocol
 
-from app.contract import Answer, FinishedBatch, Model, Pending, Waiter
+from app.contract import Answer, FinishedBatch, Model, ModelCall, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
@@ -64,26 +64,22 @@ class Lease(CallWithOutputs):
         "on_piece", "slots", "submitted",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        id: int,
-        placed: Owner,
-        slots: Slots,
-        lengths: Mapping[str, int],
-        klass: Klass,
-        priority: int,
-        arrived: int,
-        deadline: int | None,
-    ) -> None:
+    def __init__(self, placed: Owner, asked: ModelCall, slots: Slots, arrived: int, deadline: int | None) -> None:
+        """`asked`: with its class and priority."""
+        klass, lengths, own = asked.klass, asked.lengths, asked.own_lengths
+        assert klass is not None
         longest = max(lengths.values()) if lengths else 0
         rows = list(map(Row, slots, repeat(longest)))
-        super().__init__(id, placed.program, rows, klass, priority, arrived, deadline)
+        super().__init__(placed.intake.next_id(), placed.program, rows, klass, asked.priority, arrived, deadline)
         # A list, because the first key of a dict costs 3 us per call.
         self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
         self._placed = placed
         self.slots = slots
         self._lengths = lengths
-        self._differ = False  # rows have different lengths
+        self._differ = bool(own)  # rows have different lengths
+        if own:
+            for row, lengths_of in zip(rows, zip(*own.values(), strict=True), strict=True):
+                row.length = max(lengths_of)
         self._closed = False
         self.submitted = False
         self.entered = 0  # when it was submitted, after it had been read and decoded
@@ -96,12 +92,6 @@ class Lease(CallWithOutputs):
 
     def __enter__(self) -> Lease:
         return self
-
-    def set_own_lengths(self, own: Mapping[str, Sequence[int]]) -> None:
-        """Schedule each row by its own length, if the rows differ."""
-        self._differ = True
-        for row, lengths in zip(self.rows, zip(*own.values(), strict=True), strict=True):
-            row.length = max(lengths)
 
     @coroutine
     def run(self) -> Generator[Pending, Any, Answer]:

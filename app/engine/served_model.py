@@ -143,10 +143,10 @@ class ServedModel(Reported):
         if asked.total_timeout_us is not None:
             end_by = arrived + asked.total_timeout_us * 1000
             deadline = end_by if deadline is None else min(deadline, end_by)
-        priority = asked.priority or self._priority
-        klass = self.klass if asked.klass is None else asked.klass
+        asked.priority = asked.priority or self._priority
+        klass = asked.klass = self.klass if asked.klass is None else asked.klass
         if deadline is not None or not self.has_room(klass, rows):
-            self.admit(rows, klass, deadline, priority)
+            self.admit(rows, klass, deadline, asked.priority)
         pool = self.pool
         try:
             slots = pool.take(rows)
@@ -166,10 +166,8 @@ class ServedModel(Reported):
             pool.give_back(slots)
             raise
         self.reserved[klass] += rows
-        lease = Lease(intake.next_id(), self, slots, lengths, klass, priority, arrived, deadline)
+        lease = Lease(self, asked, slots, arrived, deadline)
         lease.end_by = end_by
-        if asked.own_lengths:
-            lease.set_own_lengths(asked.own_lengths)
         return lease
 
     # units, called by the driver
