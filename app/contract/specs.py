@@ -82,22 +82,27 @@ class TensorSpec:
     bounded: bool = field(init=False, repr=False, compare=False)
     #: Number of values in the largest row; 0 if there is no largest.
     count: int = field(init=False, repr=False, compare=False)
-    #: Whether the server makes this input.
-    made: bool = field(init=False, repr=False, compare=False)
-    #: Whether `minimum` or `maximum` is given, and a value that obeys them, to try a model with.
+    #: Whether `minimum` or `maximum` is given.
     ranged: bool = field(init=False, repr=False, compare=False)
-    example: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DATATYPES[self.datatype])
         object.__setattr__(self, "fixed", not any(self.axes))
         object.__setattr__(self, "bounded", UNBOUNDED not in self.bounds)
         object.__setattr__(self, "count", prod(self.bounds))
-        object.__setattr__(self, "made", bool(self.lengths_of or self.mask_of))
         object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
+
+    @property
+    def made(self) -> bool:
+        """Whether the server makes this input."""
+        return bool(self.lengths_of or self.mask_of)
+
+    @property
+    def example(self) -> int:
+        """A value within `minimum` and `maximum`, to try a model with."""
         # 1 rather than 0: it is a valid id, and a mask of ones leaves values to average.
-        example = 1 if self.minimum is None else max(1, self.minimum)
-        object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
+        least = 1 if self.minimum is None else max(1, self.minimum)
+        return least if self.maximum is None else min(least, self.maximum)
 
     def axes_shown(self) -> list[str]:
         """The shape for messages: lengths, and the names of variable axes with their largest length."""
