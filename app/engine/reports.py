@@ -10,7 +10,7 @@ from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.observe.metrics import ModelStats
-from app.observe.snapshot import ActivationMemory, Gauges
+from app.observe.snapshot import ActivationMemory, Gauges, Plan
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import Klass
 
@@ -36,12 +36,10 @@ class Reported:
         scheduler, state, profiled = self.intake.scheduler, self.state, self.profiled
         activations, cell = self.executor.activations, self.executor.steps is not None
         estimates, control = state.estimates, state.estimates.control
-        tables: dict[str, Any] = {}
-        if control is not None:
-            tables = {"loads": control.loads, "tables": control.tables, "level": estimates.level}
+        loads, tables = ((), ()) if control is None else (control.loads, control.tables)
+        stages = 0 if cell else self.stages
         return Gauges(
             self.stats,
-            pending_rows=sum(state.queue.waiting),
             waiting={name: state.queue.waiting[klass] for name, klass in CLASSES.items()},
             demand_ns={name: state.queue.demand_ns[klass] for name, klass in CLASSES.items()},
             oldest_ns=self._oldest_ns(),
@@ -56,12 +54,9 @@ class Reported:
             at_stages=self._at_stages(),
             workers=len(scheduler.device.workers),
             program=self.program,
-            stages=0 if cell else self.stages,
-            cell=cell,
-            batch_ns=profiled.profile.batch_ns,
-            origin=profiled.origin,
             scale=estimates.latency[0].scale,
-            **tables,
+            level=-1 if control is None else estimates.level,
+            plan=Plan(stages, cell, profiled.profile.batch_ns, profiled.origin, loads, tables),
         )
 
     def _oldest_ns(self) -> int:
@@ -93,7 +88,7 @@ class Reported:
         return {
             **stats.triton(),
             "starling": {
-                "queue_length": gauges.pending_rows,
+                "queue_length": sum(gauges.waiting.values()),
                 "arrival_rate": gauges.rate,
                 "preferred_batch_size": gauges.preferred,
                 "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(profiled.profile.batch_ns, 1)},

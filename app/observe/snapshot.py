@@ -22,17 +22,30 @@ class ActivationMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Gauges:
-    """The state of one model at this moment, and the figures by which its batches are planned.
+class Plan:
+    """The figures by which a model's batches are planned. They change seldom.
 
-    `batch_ns[b - 1]`: profiled time of a batch of b rows; `origin`: where the profile is from. `scale`: observed over
-    profiled time. `tables[i][n]`: how many of n waiting rows to run at load `loads[i]`; 0: wait. No tables if the
-    policy uses none, or they are not solved yet. `level`: index of the table for the present load, -1 below all.
     `stages`: number of stages that run one by one; 0: the model runs in one piece. `cell`: it runs step by step.
+    `batch_ns[b - 1]`: profiled time of a batch of b rows; `origin`: where the profile is from. `tables[i][n]`: how many
+    of n waiting rows to run at load `loads[i]`; 0: wait. No tables if the policy uses none, or they are not solved yet.
+    """
+
+    stages: int = 0
+    cell: bool = False
+    batch_ns: tuple[int, ...] = ()
+    origin: str = ""
+    loads: tuple[float, ...] = ()
+    tables: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """The state of one model at this moment.
+
+    `scale`: observed over profiled time. `level`: index of the table for the present load, -1 below all.
     """
 
     stats: ModelStats
-    pending_rows: int
     pending_calls: int
     preferred: int
     rate: float
@@ -45,14 +58,9 @@ class Gauges:
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
     workers: int = 1  # of the device
     program: int = 0
-    stages: int = 0
-    cell: bool = False
-    batch_ns: tuple[int, ...] = ()
-    origin: str = ""
     scale: float = 1.0
-    loads: tuple[float, ...] = ()
-    tables: tuple[tuple[int, ...], ...] = ()
     level: int = -1
+    plan: Plan = Plan()
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """The statistics of each class in `shown`."""

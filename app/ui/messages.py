@@ -22,7 +22,7 @@ from app.contract import CLASSES, IndexEntry, Served, TensorSpec
 from app.http.codecs.files import takes_files
 from app.http.examples import form_body
 from app.observe.metrics import CallStats
-from app.observe.snapshot import Gauges, Snapshot
+from app.observe.snapshot import Gauges, Plan, Snapshot
 from app.scheduler.types import Outcome, Unit
 from app.ui.history import Machine
 
@@ -38,9 +38,7 @@ FIELDS = (
 _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "began", "took", "batches"))
 
 #: What of a model's gauges the message `models` has.
-_STEADY = attrgetter(
-    "stats.model", "stats.version", "program", "stages", "cell", "batch_ns", "origin", "loads", "tables"
-)
+_STEADY = attrgetter("stats.model", "stats.version", "program", "plan")
 _MOST_WAITING = 128  # waiting rows up to which a table is sent: beyond that its decision no longer changes
 
 
@@ -48,7 +46,7 @@ class ModelsState(NamedTuple):
     """The input of the message `models`, which is sent again when this has changed. `plans`: by _STEADY."""
 
     entries: Sequence[IndexEntry]
-    plans: Sequence[tuple[Any, ...]]
+    plans: Sequence[tuple[str, str, int, Plan]]
 
 
 def models_state(index: Sequence[IndexEntry], snapshot: Snapshot) -> ModelsState:
@@ -76,13 +74,15 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
 def models(now: ModelsState, ready: Sequence[Served]) -> Event:
     """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
-    plans = {plan[:2]: plan[2:] for plan in now.plans}  # the newest program of a version is last
+    plans = {
+        (name, version): (program, plan) for name, version, program, plan in now.plans
+    }  # the newest program of a version is last
     lines = []
     for entry in now.entries:
         key = (entry.name, entry.version)
         line: Event = {**entry.as_dict()}
         if key in served and key in plans:
-            line |= _described(served[key]) | _planned(plans[key], served[key].info.batching.max_batch)
+            line |= _described(served[key]) | _planned(*plans[key], served[key].info.batching.max_batch)
         lines.append(line)
     return {"models": lines}
 
@@ -121,17 +121,16 @@ def _tensor(spec: TensorSpec) -> Event:
     return {"name": spec.name, "datatype": spec.datatype, "shape": ["rows", *spec.axes_shown()]}
 
 
-def _planned(plan: tuple[Any, ...], max_batch: int) -> Event:
-    program, stages, cell, batch_ns, origin, loads, tables = plan
+def _planned(program: int, plan: Plan, max_batch: int) -> Event:
     most = min(_MOST_WAITING, 2 * max_batch) + 1
     return {
         "program": program,
-        "stages": stages,
-        "cell": cell,
-        "batch_ms": [time / 1e6 for time in batch_ns],
-        "origin": origin,
-        "loads": loads,
-        "tables": [table[:most] for table in tables],
+        "stages": plan.stages,
+        "cell": plan.cell,
+        "batch_ms": [time / 1e6 for time in plan.batch_ns],
+        "origin": plan.origin,
+        "loads": plan.loads,
+        "tables": [table[:most] for table in plan.tables],
     }
 
 

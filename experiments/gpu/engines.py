@@ -90,13 +90,13 @@ async def ready(engine: Engine, served: ServedModel, limit_s: float) -> str:
     policy = policy_class(served.info.batching.policy)
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        plan = served.gauges()
+        plan = served.gauges().plan
         measured = not engine.profiling.spare or plan.origin == Origin.MEASURED
         if measured and (plan.tables or plan.cell or not policy.uses_tables()):
             break
         await asyncio.sleep(_POLL_S)
     process.tune_garbage_collector()
-    plan = served.gauges()
+    plan = served.gauges().plan
     return f"{plan.origin}{', tables' if plan.tables else ''}"
 
 

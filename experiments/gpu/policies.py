@@ -71,7 +71,7 @@ async def _of_policy(block: Block, policy: str, largest: int) -> Data:
     async with engine_of(block, own_setup(policy, largest, measures_s=1.5)) as engine:
         served = await started(engine, bert_model(module, block.quick, largest, policy=policy))
         found["times_from"] = await ready(engine, served, 0.5 if block.quick else 6.0)
-        found["batch_ms"] = [round(ns / 1e6, 4) for ns in served.gauges().batch_ns]
+        found["batch_ms"] = [round(ns / 1e6, 4) for ns in served.gauges().plan.batch_ns]
         found["load_s"] = round(time.monotonic() - begun, 1)
         found["closed"] = await closed_loop(served, calls, 4 * largest, seconds / 2)
         peak = block.found.setdefault("peak_rows_s", found["closed"]["rows_s"])

@@ -96,7 +96,7 @@ async def test_snapshot_shows_what_waits_runs_and_was_busy():
         calls = [rig.ask(10.0), rig.ask(11.0, 12.0), rig.ask(13.0), rig.ask(14.0)]
         await rig.loop.turn(2)
         (gauges,) = rig.engine.snapshot().models
-        assert (gauges.pending_rows, gauges.pending_calls, gauges.slots_used) == (3, 2, 5)
+        assert (sum(gauges.waiting.values()), gauges.pending_calls, gauges.slots_used) == (3, 2, 5)
         await asyncio.gather(*calls)
         assert rig.engine.snapshot().busy_s == [pytest.approx((2 * affine(2) + affine(1)) / 1e9)]
 

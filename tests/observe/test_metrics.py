@@ -37,7 +37,7 @@ def used() -> ModelStats:
 def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> Gauges:
     waiting = {"realtime": 7, "best_effort": 0} if waiting is None else waiting
     return Gauges(
-        stats, sum(waiting.values()), pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
+        stats, pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
         oldest_ns=oldest_ns, demand_ns={"realtime": 0, "best_effort": 0, **dict.fromkeys(stats.calls, 1500 * MS)},
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from app.ui.history import EVERY_US, History, Machine
 
 
 def gauges(stats: ModelStats, waiting: int = 0) -> Gauges:
-    return Gauges(stats, 0, 0, 1, 0.0, 0, waiting={"realtime": waiting, "best_effort": 1})
+    return Gauges(stats, 0, 1, 0.0, 0, waiting={"realtime": waiting, "best_effort": 1})
 
 
 def answered(stats: ModelStats, ok: int, bad: int) -> ModelStats:

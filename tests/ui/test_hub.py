@@ -16,7 +16,7 @@ from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.metrics import ModelStats
-from app.observe.snapshot import Gauges, Snapshot
+from app.observe.snapshot import Gauges, Plan, Snapshot
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
 from app.ui.history import EVERY_US, Machine
 from app.ui.hub import MOST_WATCHERS, Hub, Watcher
@@ -36,7 +36,9 @@ class Source:
 
     def snapshot(self) -> Snapshot:
         self.asked += 1
-        return Snapshot([Gauges(ModelStats("echo", "1"), 0, 0, 1, 0.0, 0, batch_ns=(MS,), origin="measured")], [0.0])
+        return Snapshot(
+            [Gauges(ModelStats("echo", "1"), 0, 1, 0.0, 0, plan=Plan(batch_ns=(MS,), origin="measured"))], [0.0]
+        )
 
     def watch(self, heard: Callable[[Unit, Outcome, int, int], None] | None) -> None:
         self.heard = heard

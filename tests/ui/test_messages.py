@@ -11,7 +11,7 @@ from test_http.catalog import FakeServed, served, spec
 
 from app.contract import Answer, IndexEntry, Klass, SampleRow
 from app.observe.metrics import ModelStats
-from app.observe.snapshot import Gauges, Snapshot
+from app.observe.snapshot import Gauges, Plan, Snapshot
 from app.ui import messages
 from app.ui.history import Machine
 
@@ -20,14 +20,14 @@ IDLE = Machine(0.0, 0, 0)
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
-def gauges(model: str = "echo", version: str = "1", **more: Any) -> Gauges:
+def gauges(model: str = "echo", version: str = "1", level: int = -1, **plan: Any) -> Gauges:
     stats = ModelStats(model, version)
     stats.whole[Klass.REALTIME].ran(0, "idle", "", 2, (1 * MS, 2 * MS, 3 * MS))
     stats.call_answered("ok", 12 * MS, Klass.REALTIME, Answer([], 5 * MS, (1 * MS, 2 * MS, 3 * MS), 1), 1)
     stats.call_answered("queue_full", 1 * MS, Klass.BEST_EFFORT)
     return Gauges(
-        stats, 3, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2},
-        batch_ns=(2 * MS, 3 * MS), origin="measured", scale=1.5, **more,
+        stats, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2},
+        scale=1.5, level=level, plan=Plan(batch_ns=(2 * MS, 3 * MS), origin="measured", **plan),
     )  # fmt: skip
 
 
