@@ -19,7 +19,8 @@ from transformers.pytorch_utils import Conv1D
 from app.contract import Model
 from app.errors import ConfigError
 from app.models.checks.calling import call_directly
-from app.models.checks.row_check import check_rows
+from app.models.checks.segment_check import check_segments
+from app.models.checks.segments import whole_model
 from app.models.checks.trial import check_independence, tolerance_of
 from app.models.decoders import attention, packing
 from app.models.decoders.decoder import DecoderModel
@@ -167,9 +168,8 @@ def test_a_decoder_whose_rows_are_independent_passes(kind: str, tmp_path: Path) 
 def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path) -> None:
     model = made(tmp_path, "gpt2", with_positions_of_the_longest)
     alike = [row for row in model.checks.samples if row.lengths == model.checks.samples[0].lengths]
-    assert check_rows(model.info, alike, call_directly(model), tolerance_of(model)) is None, (
-        "in whole batches it is right"
-    )
+    whole = whole_model(model.info, alike, call_directly(model))
+    assert check_segments(whole, tolerance_of(model), model.info.batching.max_batch) is None, "in batches it is right"
     with pytest.raises(ConfigError, match="a row writes depends on its company") as caught:
         checked(model)
     assert "by its own forward" in str(caught.value)

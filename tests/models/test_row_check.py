@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from app.contract import Array, Batching, ModelInfo, SampleRow, TensorSpec
-from app.models.checks.row_check import TOLERANCES, Cause, Finding, check_rows
+from app.models.checks.row_check import TOLERANCES, Cause, Finding
 from app.models.checks.samples import row_check_rows, stack
+from app.models.checks.segment_check import check_segments
+from app.models.checks.segments import whole_model
 
 X = TensorSpec("x", "FP32", (3,), ("",), (3,))
 SEQUENCE = TensorSpec("x", "FP32", (-1,), ("tokens",), (32,))
@@ -23,19 +25,20 @@ def check(
     inputs: Sequence[TensorSpec] = (X,),
     outputs: Sequence[TensorSpec] = (Y,),
     precision: str = "FP32",
-    log: list[tuple[int, int]] | None = None,
+    log: list[int] | None = None,
     **batching: object,
 ) -> Finding | None:
-    """`log` gets how many rows were run, and at which size."""
+    """`log` gets the sizes of the batches."""
     info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))  # type: ignore[arg-type]
 
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
         if log is not None:
-            log.append((len(rows), size))
+            log.append(size)
         result = call(*(np.asarray(value) for value in stack(inputs, rows, size)))
         return list(result) if isinstance(result, tuple) else [result]
 
-    return check_rows(info, row_check_rows(info), run, TOLERANCES[precision])
+    segments = whole_model(info, row_check_rows(info), run)
+    return check_segments(segments, TOLERANCES[precision], info.batching.max_batch)
 
 
 def softmax(x: Array, axis: int) -> Array:
@@ -46,16 +49,16 @@ def softmax(x: Array, axis: int) -> Array:
 @pytest.mark.parametrize(
     ("most", "expected"),
     [
-        (32, [(4, 4), (4, 4), (4, 4), (4, 8)]),
-        (4, [(4, 4), (4, 4), (4, 4), (3, 4)]),
-        (2, [(2, 2), (2, 2), (2, 2), (1, 2)]),
+        (32, [4, 4, 8]),
+        (4, [4, 4, 4]),
+        (2, [2, 2, 2]),
         (1, []),
     ],
 )
-def test_a_model_of_independent_rows_passes(most: int, expected: list[tuple[int, int]]) -> None:
-    log: list[tuple[int, int]] = []
+def test_a_model_of_independent_rows_passes(most: int, expected: list[int]) -> None:
+    log: list[int] = []
     assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
-    assert log == [(1, 1)] * (4 if expected else 0) + expected
+    assert log == [1] * (4 if expected else 0) + expected
 
 
 ANOTHER = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
@@ -136,5 +139,5 @@ def test_a_single_sample_is_run_beside_copies_of_itself() -> None:
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
         return [softmax(np.asarray(stack(info.inputs, rows, size)[0]), 0)]
 
-    found = check_rows(info, [row], run, TOLERANCES["FP32"])
+    found = check_segments(whole_model(info, [row], run), TOLERANCES["FP32"], 8)
     assert "1 alone, 0.5 beside a copy of itself" in str(found)

@@ -3,7 +3,7 @@
 A server puts rows of different clients into one batch and pads them, and no file guarantees that a model computes each
 row from that row alone.
 
-`batches_of` says what to run, and `compared` what that shows; `check_rows` does both for a caller that can block.
+Here are the batches to run and the comparison; `segment_check.py` runs them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -77,23 +76,13 @@ class Finding:
 class Batch:
     """Rows to run together, by their places among the rows to check; `how` each is run, in words.
 
-    Whoever runs it fills it up to `size` with copies of the last row.
+    It is filled up to `size` with copies of the last row.
     """
 
     places: Sequence[int]
     size: int
     how: Sequence[str]
     cause: Cause = Cause.COMPANY
-
-    def of(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
-        """Its rows, of all that are checked."""
-        return [rows[place] for place in self.places]
-
-
-def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """The finding of `compared`, with each of its batches run by `run` when it is needed. Raises what `run` raises."""
-    batches = batches_of(info, rows)
-    return compared(info, rows, batches, (run(batch.of(rows), batch.size) for batch in batches), tolerance)
 
 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
@@ -120,39 +109,6 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     with ThreadPoolExecutor(len(pair)) as threads:
         wrong = next(filter(None, threads.map(differs, alone, pair)), None)
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
-
-
-def batches_of(info: ModelInfo, rows: Sequence[SampleRow]) -> list[Batch]:
-    """About a dozen batches of at most LARGEST rows: each row alone, some in company twice, then in other batches.
-
-    `rows` may share a batch. None where a row is always alone.
-    """
-    if info.batching.max_batch < 2:
-        return []
-    first, *others = batches_together(rows, info.batching.max_batch)
-    return [*(Batch([place], 1, ["alone"]) for place in range(len(rows))), first, first, *others]
-
-
-def compared(
-    info: ModelInfo,
-    rows: Sequence[SampleRow],
-    batches: Sequence[Batch],
-    outputs: Iterable[Sequence[Array]],
-    tolerance: Tolerance,
-) -> Finding | None:
-    """Returns None if each row has the same answers in every batch, else the largest difference of the first batch
-    with one. `batches`: those of `batches_of`; `outputs`: of each, whose first entries are the answers of its rows.
-    """
-    if not batches:
-        return None
-    each = zip(batches, outputs, strict=True)
-    ran = ((batch, by_row(info.outputs, values, batch.of(rows))) for batch, values in each)
-    alone = [next(ran)[1][0] for _ in rows]
-    company, (_, again) = next(ran), next(ran)
-    found = difference(info.outputs, tolerance, company[1], again, "again", "at first")
-    if found is not None:
-        return Finding(Cause.RANDOM, found)
-    return first_finding(Comparison(info.outputs, tolerance, alone, "alone"), chain([company], ran))
 
 
 def first_finding(compare: Comparison, ran: Iterable[tuple[Batch, Sequence[RowOutputs]]]) -> Finding | None:
@@ -207,21 +163,6 @@ def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
     own = tuple(slice(row.lengths.get(axis)) for axis in spec.axes)
     shorter: Array = answer[own]
     return shorter
-
-
-def difference(
-    outputs: Sequence[TensorSpec],
-    tolerance: Tolerance,
-    expected: Sequence[RowOutputs],
-    got: Sequence[RowOutputs],
-    how: str,
-    once: str,
-) -> str | None:
-    """The largest difference between two runs of some rows, in words; None within the tolerance.
-
-    `once` and `how` say how the rows were run.
-    """
-    return Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, [how] * len(got))
 
 
 _Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, how that was run

@@ -1,4 +1,5 @@
-"""Whether rows are independent in a segment: a stage, a step of a cell or of a decoder. The one check of all of them.
+"""Whether rows are independent in a segment: a whole model, a stage, a step of a cell or of a decoder. The one check
+of all of them.
 
 Rows run a segment alone, and what it took and made is kept. Then several run it together on what each had alone, so
 that rounding errors do not accumulate: in company, reordered, padded, beside rows that have joined at other steps.
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from app.models.checks.row_check import Batch, Cause, Comparison, Finding, Toler
 _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
 
-Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[Any]  # of a whole model arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,9 @@ def _by_row(specs: Sequence[TensorSpec], values: Tensors, rows: Sequence[LoneRow
     return by_row(specs, list(map(_comparable, values)), [one.row for one in rows])
 
 
-def _comparable(value: torch.Tensor) -> Array:
+def _comparable(value: torch.Tensor | Array) -> Array:
     """A tensor as an array; the real part, in double precision, for a type that V2 does not have."""
-    if value.dtype not in V2_DATATYPES:
+    if isinstance(value, torch.Tensor) and value.dtype not in V2_DATATYPES:
         value = (value.real if value.is_complex() else value).to(torch.float64)
     return as_array(value)
 

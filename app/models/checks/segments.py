@@ -1,6 +1,6 @@
-"""The segments of a model for `check_segments`: stages, the steps of a cell, or those of a decoder.
+"""The segments of a model for `check_segments`: all of it, its stages, the steps of a cell, or those of a decoder.
 
-All run on the caller's thread, on the device where the weights are, and on copies of what they are given.
+All but the whole run on the caller's thread, on the device where the weights are, and on copies of what they are given.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from app.contract import Model, SampleRow, TensorSpec
+from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec
 from app.models.base import device_of, normalise
-from app.models.checks.row_check import Batch, Cause, batches_together
+from app.models.checks.row_check import Batch, Cause, Run, batches_together
 from app.models.checks.samples import keywords, longest, stack
 from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
 from app.models.decoders.places import PlacedText, Places
@@ -31,6 +31,21 @@ _ROWS = 3  # of a cell, that run alone and then in shared batches
 _STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, which show nothing new
 #: The most tokens of each row of a decoder, and its steps: long ones show nothing else.
 _TEXTS = ((16, 7), (12, 5), (8, 3), (4, 1))
+
+
+def whole_model(info: ModelInfo, rows: Sequence[SampleRow], run: Run) -> Iterator[Segment]:
+    """A model as one segment, which `run` runs: each row alone, then all of them in a few batches.
+
+    `rows` may share a batch. None where a row is always alone.
+    """
+
+    def answers(lone: Sequence[LoneRow]) -> Sequence[Array]:
+        return run([one.row for one in lone], len(lone))
+
+    if info.batching.max_batch > 1:
+        lone = [LoneRow(row, (), run([row], 1)) for row in rows]
+        batches = list(batches_together(rows, info.batching.max_batch))
+        yield Segment(info.outputs, lone, answers, batches, again=lambda one: answers([one]))
 
 
 def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:

@@ -20,7 +20,7 @@ from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
-from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once, check_rows
+from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
 from app.models.checks.samples import (
     example_row,
     full_lengths,
@@ -31,7 +31,7 @@ from app.models.checks.samples import (
     stretched,
 )
 from app.models.checks.segment_check import check_segments
-from app.models.checks.segments import segments_of
+from app.models.checks.segments import segments_of, whole_model
 from app.models.process_state import OF_BATCHES, ProcessState
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
@@ -171,12 +171,12 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         return None
     rows = row_check_rows(model.info, model.checks.samples)
     try:
-        tolerance = tolerance_of(model)
+        tolerance, most = tolerance_of(model), model.info.batching.max_batch
         # for a decoder, the check of its segments covers all of this
-        finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
+        finding = None if model.writes else check_segments(whole_model(model.info, rows, run), tolerance, most)
         if finding is None or finding.cause is not Cause.RANDOM:
             with torch.inference_mode(), only_exceptions():
-                found = check_segments(segments_of(model, rows), tolerance, model.info.batching.max_batch)
+                found = check_segments(segments_of(model, rows), tolerance, most)
                 if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
                     state = ProcessState(OF_BATCHES)
                     try:

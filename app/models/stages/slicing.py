@@ -23,7 +23,7 @@ from app.contract import Model, SampleRow
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.calling import call_directly
-from app.models.checks.row_check import by_row, difference
+from app.models.checks.row_check import Comparison, by_row
 from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
 from app.models.checks.trial import tolerance_of
 from app.models.sources.hubs import ByName
@@ -199,13 +199,7 @@ def _compare(model: Model, staged: Staged) -> None:
                 got = parts(rows, size)
             except Exception as error:
                 raise ConfigError(f"expected stages that run, got {_reason(error)} {how}") from error
-            wrong = difference(
-                info.outputs,
-                tolerance,
-                by_row(info.outputs, expected, rows),
-                by_row(info.outputs, got, rows),
-                how,
-                "whole",
-            )
+            compare = Comparison(info.outputs, tolerance, by_row(info.outputs, expected, rows), "whole")
+            wrong = compare.difference(range(size), by_row(info.outputs, got, rows), [how] * size)
             if wrong is not None:
                 raise ConfigError(f"expected stages that answer as the whole does, got {wrong}")
