@@ -17,10 +17,9 @@ from app.engine.driver import Driver, OnUnitEnd
 from app.engine.memory import Memory
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.profiling.service import Profiling
-from app.engine.program import note_if_over_budget, program_of, stage_profiles
+from app.engine.program import program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
-from app.observe.metrics import BEST_EFFORT
 from app.observe.snapshot import Snapshot
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
@@ -165,15 +164,6 @@ class Engine:
         self.scheduler.pair(pairs, self.clock())
         self.driver.step_soon()
 
-    def _note_if_over_budget(self, profiled: ProfiledModel) -> None:
-        """Log once for each model that gets best-effort calls if its rows take longer than the budget."""
-        if profiled.advised or BEST_EFFORT not in profiled.stats.calls:
-            return
-        profiled.advised = True
-        budget_ns = self.scheduler.device.classes.budget_ns
-        cell = profiled.executor.steps is not None
-        note_if_over_budget(profiled.name, stage_profiles(profiled.profile), budget_ns, cell=cell)
-
     # health, rate, numbers
 
     def stuck(self) -> str | None:
@@ -234,7 +224,6 @@ class Engine:
                 self.profiling.review(served.profiled)
             except Exception:  # the tables stay unchanged, and the monitor continues
                 log.exception("model %s: its live batch times could not be reviewed", served.info.name)
-            self._note_if_over_budget(served.profiled)
             served.pool.tick()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,8 +9,6 @@ from app.engine.executor import Executor
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import policy_for
 from app.scheduler.types import PolicySpec, Program, Stage
-
-log = logging.getLogger("starling.engine")
 
 
 def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_alive: int) -> Program:
@@ -45,17 +42,3 @@ def stage_profiles(profile: Profile) -> tuple[Profile, ...]:
     If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
     """
     return replace(profile, handover_ns=profile.handover_ns or 0).of_stages()
-
-
-def note_if_over_budget(name: str, profiles: Sequence[Profile], budget_ns: int, *, cell: bool) -> None:
-    """Log if one row at some stage takes longer than the budget of best-effort work."""
-    times = [profile.batch_ns[0] for profile in profiles if profile.batch_ns]
-    if not times or max(times) <= budget_ns:
-        return
-    slowest = times.index(max(times))
-    log.info(
-        "model %s: a row takes %.3g ms at %s, more than the %g ms that best-effort work may keep a real-time request "
-        "waiting (--preempt-budget-ms)%s",
-        name, times[slowest] / 1e6, "a step" if cell else f"stage {slowest}", budget_ns / 1e6,
-        "" if cell else f": {-(-sum(times) // budget_ns)} stages would fit, see `starling profile --stages`",
-    )  # fmt: skip

@@ -42,8 +42,8 @@ class ProfiledModel:
     `key`: where its profile is cached, None: nowhere. `rows`: to measure with; none if it raised on made-up rows.
     `pairs`: measurements beside other models; `slowdowns`: by model, the fraction by which batches beside that one are
     slower. `spare`: slots for measuring, equally many for each worker. `unfit`: the error if it raised on all made-up
-    rows. `advised`: the log has said that its best-effort calls need stages. `curves`: of each stage, of the scheduler,
-    which learns from live batches. `due`: when its tables are solved again.
+    rows. `curves`: of each stage, of the scheduler, which learns from live batches. `due`: when its tables are solved
+    again.
     """
 
     executor: Executor
@@ -56,7 +56,6 @@ class ProfiledModel:
     stats: ModelStats = field(default_factory=lambda: ModelStats("", ""))
     spare: Slots = ()
     unfit: Exception | None = None
-    advised: bool = False
     example: SampleRow | None = None  # see contract.Served
     curves: Sequence[Curve] = ()
     due: Due = field(default_factory=Due)
