@@ -224,7 +224,6 @@ class Engine:
                 self.profiling.review(served.profiled)
             except Exception:  # the tables stay unchanged, and the monitor continues
                 log.exception("model %s: its live batch times could not be reviewed", served.info.name)
-            served.pool.tick()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -1,15 +1,12 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
 Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
-order, so that rows which arrive one after another are adjacent, and freed in any order. A pool that is unused for a
-minute gives its memory back to the system. Text and inputs without a largest length have no slab: their slots refer to
-each row's own array.
+order, so that rows which arrive one after another are adjacent, and freed in any order. Text and inputs without a
+largest length have no slab: their slots refer to each row's own array.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +20,6 @@ Slots = Sequence[int]
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _NO_LENGTHS: Mapping[str, int] = {}
 _FREE = b"\0"
-_IDLE_TICKS = 60
-_TICK_BYTES = 32 << 20  # given back in one tick, which takes some 2 ms
 
 
 def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -64,9 +59,6 @@ class Pool:
         self.used = 0
         self.on_freed: Callable[[Slots], None] | None = None  # called with slots before they are free
         self.on_unused: Callable[[], None] | None = None  # called when no slot is in use any more
-        self._pageable = allocate is pageable
-        #: Ticks without use, the cursor at the last tick, and slots whose pages may be assigned.
-        self._idle, self._seen, self._kept = 0, 0, slots
 
     @property
     def nbytes(self) -> int:
@@ -128,26 +120,6 @@ class Pool:
         if self.on_unused is not None and not self.used:
             self.on_unused()
 
-    def tick(self) -> None:
-        """Call it about once a second: it gives back a part of the memory of an unused pool."""
-        if self.used or self._cursor != self._seen:
-            self._idle, self._seen, self._kept = 0, self._cursor, self.end
-            return
-        self._idle += 1
-        if self._idle > _IDLE_TICKS and self._kept:
-            rows = max(1, _TICK_BYTES // max(1, slot_bytes(self.specs)))
-            end = min(self._kept, self.end)
-            self._kept = max(0, end - rows)
-            self.forget(range(self._kept, end))
-
-    def forget(self, slots: range) -> None:
-        """Give the memory of these unused slots back to the system. Their rows are lost."""
-        if not self._pageable:
-            return
-        for slab, stride in zip(self.slabs, self.strides, strict=True):
-            if slab is not None:
-                _release(slab.data_ptr() + slots.start * stride, len(slots) * stride)
-
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS
     ) -> None:
@@ -201,15 +173,6 @@ def slot_bytes(specs: Sequence[TensorSpec]) -> int:
 def has_slab(spec: TensorSpec) -> bool:
     """Whether memory can be reserved for the input: not for text, nor for rows without a largest length."""
     return spec.bounded and spec.datatype != "BYTES"
-
-
-def _release(address: int, nbytes: int) -> None:
-    """Give whole pages of private memory back. They read as zeros until they are written again."""
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if advice is not None and last > first:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def _view(slab: torch.Tensor) -> Array:

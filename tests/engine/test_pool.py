@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,31 +122,3 @@ def test_text_is_kept_beside_the_slots_and_forgotten_with_them():
     assert [list(values) for values in pool.objects[1][:2]] == [[b"a", b"b"], [b"c", b"d"]]
     pool.give_back(slots)
     assert pool.objects[1] == [None, None, None]
-
-
-MIB = tensor("x", "FP32", 1 << 18)
-
-
-def ticked(pool: Pool, times: int) -> None:
-    for _ in range(times):
-        pool.tick()
-
-
-def test_memory_of_a_pool_that_nobody_has_used_for_a_minute_goes_back_to_the_system() -> None:
-    pool = Pool([MIB], 100)
-    spare = pool.set_apart(10)
-    pool.views[0][:] = 1
-    ticked(pool, 60)
-    pool.give_back(pool.take(1))
-    ticked(pool, 61)
-    assert pool.views[0].all(), "it has been used meanwhile"
-    ticked(pool, 1)
-    assert pool.views[0][:57].all(), "32 MiB at a tick"
-    ticked(pool, 5)
-    left = np.count_nonzero(pool.views[0][:90])
-    assert left * 4 <= 4 * mmap.PAGESIZE, "pages that it shares with what lies beside each part"
-    assert pool.views[0][spare.start + 1 :].all(), "rows to measure with are not its own"
-    pool.take(1)
-    pool.views[0][:] = 1
-    ticked(pool, 200)
-    assert pool.views[0].all(), "memory in use stays"

@@ -186,8 +186,6 @@ class Profiling:
             return
         except RuntimeError as exc:
             log.warning("model %s: its profile is not measured: %s", model.name, exc)
-        # Frees the memory of the measured rows; a later measurement writes them again.
-        await asyncio.to_thread(model.executor.pool.forget, range(model.spare[0], model.spare[-1] + 1))
         spent = model.stats.profiled
         log.info(
             "model %s: measuring has ended: %d batches, which took %.3g s",
