@@ -15,15 +15,7 @@ from typing import TypeVar
 
 from app.errors import ConfigError
 
-FILE, FOLDER, NOTHING = "a file", "a folder", "nothing"
-_KINDS = {
-    stat.S_IFREG: FILE,
-    stat.S_IFDIR: FOLDER,
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+FILE, FOLDER, NOTHING, OTHER = "a file", "a folder", "nothing", "a pipe or device"
 _T = TypeVar("_T")
 
 
@@ -75,4 +67,4 @@ def _kind(path: Path) -> str:
         if path.is_symlink():
             raise OSError(f"it is a link to {os.readlink(path)}, which is not there") from None
         return NOTHING
-    return _KINDS.get(stat.S_IFMT(mode), "something else")
+    return FILE if stat.S_ISREG(mode) else FOLDER if stat.S_ISDIR(mode) else OTHER
