@@ -65,7 +65,7 @@ def test_ours_in_their_place_is_one_line(tmp_path: Path, source: str, code: str 
     (tmp_path / "app" / "net.py").write_text("class Net: ...")
     with pytest.raises(ConfigError) as caught:
         load(model(tmp_path / "mine" / "m", source, code))
-    told = f"; app is Starling's own package, {ROOT / 'app'}, which shadows {tmp_path / 'app'}: rename yours"
+    told = f"; app is Starling's own package, {ROOT / 'app'}: rename yours"
     assert str(caught.value).endswith(told)
     assert "\n" not in str(caught.value)
 

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from app.errors import ConfigError, not_installed, presentable
-from app.models.model_files import is_same
 from app.models.sources.namespace import Namespace, current
 
 #: Our package, and its name.
@@ -78,8 +77,8 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
         namespace.outside.add(module.partition(".")[0])
     for part in name.split("."):
         if not hasattr(found, part):
-            other = shadowed(module, folder)
-            raise ConfigError(f"expected a callable {name!r} in {module}, which has none of that name{other}")
+            hint = _shadowed(module)
+            raise ConfigError(f"expected a callable {name!r} in {module}, which has none of that name{hint}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"expected {name!r} in {module} to be callable, got {type(found).__name__}")
@@ -107,30 +106,17 @@ def source_hint(error: BaseException, source: str, folder: Path) -> str:
         return ""
     package = error.name.partition(".")[0]
     if package == _NAME:
-        return shadowed(error.name, folder)
+        return _shadowed(error.name)
     if isinstance(error, ModuleNotFoundError) and package == source.partition(":")[0].partition(".")[0]:
         return "; install the package where the server runs, or put the folder that holds it on PYTHONPATH"
     return ""
 
 
-def shadowed(module: str, folder: Path) -> str:
-    """A hint for a `module` that was found in our package instead of the user's; "" for other names."""
+def _shadowed(module: str) -> str:
+    """A hint for a `module` that was looked for in our package instead of the user's; "" for other names."""
     if module.partition(".")[0] != _NAME:
         return ""
-    theirs = next((path for path in _candidates(folder) if not is_same(path, OURS) and _is_package(path)), None)
-    which = str(theirs) if theirs is not None else "any other of that name"
-    return f"; app is Starling's own package, {OURS}, which shadows {which}: rename yours"
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Where the user's package may be: beside the model, above it, in the working folder, on the path."""
-    above = [place for place in folder.absolute().parents if place != place.parent]
-    for place in (folder, *above, Path.cwd(), *map(Path, sys.path)):
-        yield from (place / "app.py", place / "app")
-
-
-def _is_package(path: Path) -> bool:
-    return path.is_file() or (path.is_dir() and any(path.glob("*.py")))
+    return f"; app is Starling's own package, {OURS}: rename yours"
 
 
 # packages that have changed
