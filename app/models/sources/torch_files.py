@@ -29,6 +29,11 @@ _PLAIN_MEMBER = re.compile(
     r"|models/[^/]+\.json|extra/.*|archive_format|archive_version|byteorder|version|\.data/.*"
 )
 _SAMPLES = re.compile(r"data/sample_inputs/[^/]+\.pt")
+_OTHERS = (
+    "A file of torch.export.save is called model.pt2; one of torch.save is a pickle, which is not opened because it "
+    "may run any code: save model.state_dict(), unless that is what it holds, name that file by weights, and build "
+    'the network in model.py (source = "model.py:build")'
+)
 
 
 # archives of torch.export
@@ -113,32 +118,13 @@ def open_torchscript(path: Path) -> nn.Module:
 
 def check_torchscript(path: Path) -> None:
     """Raise ConfigError unless the file is an archive of `torch.jit.save`."""
-    members = _members(path)
-    if any(name.startswith("code/") for name in members) and "constants.pkl" in members:
-        return
-    if any(name.startswith("models/") for name in members):
-        raise ConfigError(f"{path}: expected TorchScript, got an archive of torch.export.save: call it model.pt2")
-    if "data.pkl" not in members and not _begins_like_a_pickle(path):
-        raise ConfigError(f"{path}: expected an archive of torch.jit.save")
-    build = 'name that file by weights, and build the network in model.py (source = "model.py:build")'
-    raise ConfigError(
-        f"{path}: expected TorchScript, got a pickle of torch.save, which is not opened because it may run any code: "
-        f"save model.state_dict(), unless that is what it holds, {build}"
-    )
-
-
-def _members(path: Path) -> set[str]:
-    """The names in an archive below its root folder; none where the file is no archive."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return {name.partition("/")[2] for name in archive.namelist()}
+            members = {name.partition("/")[2] for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile):
-        return set()
-
-
-def _begins_like_a_pickle(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(1) == b"\x80"
+        members = set()
+    if "constants.pkl" not in members or not any(name.startswith("code/") for name in members):
+        raise ConfigError(f"{path}: expected TorchScript, as torch.jit.save writes it. {_OTHERS}")
 
 
 # weights and pickles
