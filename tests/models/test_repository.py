@@ -134,7 +134,8 @@ ODD = {
     "link": (in_folder(lambda toml: toml.symlink_to("gone.toml")),
              "model.toml: cannot be read: it is a link to gone.toml, which is not there"),
     "pipe": (in_folder(os.mkfifo), "model.toml: expected a file, got a pipe or device"),
-    "device": (in_folder(lambda toml: toml.symlink_to("/dev/zero")), "model.toml: expected a file, got a pipe or device"),
+    "device": (in_folder(lambda toml: toml.symlink_to("/dev/zero")),
+               "model.toml: expected a file, got a pipe or device"),
     "folder": (in_folder(Path.mkdir), "model.toml: expected a file, got a folder"),
 }  # fmt: skip
 
