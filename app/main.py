@@ -186,7 +186,7 @@ def _registry(prepared: _Prepared, engine: Engine) -> Registry:
         partial(_start, engine, prepared.collector),
         partial(_stop, engine, prepared.collector),
         prepared.repository,
-        partial(_load, prepared.collector, overrides=overrides, check_policy=policy_class),
+        partial(_load, prepared.collector, overrides=overrides),
         prepared.collector.models_changed,
     )
 

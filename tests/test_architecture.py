@@ -18,7 +18,7 @@ SLEEPS = {"time", "asyncio", "anyio"}
 #: Folder or module of app/ -> what of app/ it may import besides itself. None: everything.
 OURS: dict[str, set[str] | None] = {
     "__init__": set(),
-    "contract": {"scheduler"},  # of it the service classes
+    "contract": {"scheduler"},  # of it the service classes, and which policies there are
     "errors": set(),
     "settings": {"errors", "machine"},
     "machine": set(),
@@ -54,7 +54,7 @@ BESIDE: dict[str, tuple[set[str], set[str] | None]] = {
 #: Of a folder -> what of another it may import, where that is not all. The live page is HTTP, too: it serves files and
 #: shows examples as /docs does, and knows nothing of calls.
 DOORS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("contract", "scheduler"): ("app.scheduler.types",),
+    ("contract", "scheduler"): ("app.scheduler.types", "app.scheduler.policies"),
     ("ui", "http"): ("app.http.static_files", "app.http.codecs.files", "app.http.examples"),
     ("http", "observe"): ("app.observe.last_errors", "app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }

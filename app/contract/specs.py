@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from app.scheduler.policies import policy_class
 from app.scheduler.types import Klass
 
 Array = npt.NDArray[Any]
@@ -150,6 +151,11 @@ class Batching(BaseModel):
         if any(low >= high for low, high in pairwise(value)):
             raise ValueError(f"expected rising lengths, got {list(value)!r}")
         return value
+
+    @model_validator(mode="after")
+    def _policy_is_known(self) -> Batching:
+        policy_class(self.policy)  # raises ValueError that lists them
+        return self
 
     def model_post_init(self, context: Any, /) -> None:
         if not self.max_queue:

@@ -22,7 +22,7 @@ from app.models.base import one_line, with_place
 from app.models.checks.advice import advice_on
 from app.models.checks.calling import only_exceptions
 from app.models.checks.sample_files import read_samples
-from app.models.description.config import FILE_NAME, CheckPolicy, ModelTable, is_onnx, model_info, read_config
+from app.models.description.config import FILE_NAME, ModelTable, is_onnx, model_info, read_config
 from app.models.description.declared_specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
@@ -37,11 +37,7 @@ from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
 
-def load(
-    source: ModelSource,
-    overrides: Mapping[str, object] | None = None,
-    check_policy: CheckPolicy | None = None,
-) -> Model:
+def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
 
     `overrides` take precedence over model.toml's `[batching]` and `row_check`. Blocks, possibly for minutes: never
@@ -53,7 +49,7 @@ def load(
     namespace = Namespace(source.folder)
     try:
         with namespace.loading(), only_exceptions():
-            model = _load(source, config, dict(overrides or {}), check_policy)
+            model = _load(source, config, dict(overrides or {}))
     except BaseException:
         namespace.close()
         raise
@@ -61,11 +57,9 @@ def load(
     return replace(model, close=namespace.close, note=note)
 
 
-def _load(
-    source: ModelSource, config: ModelTable, settings: dict[str, object], check_policy: CheckPolicy | None
-) -> Model:
+def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) -> Model:
     row_check = str(settings.pop("row_check", None) or config.row_check)
-    info = model_info(config, source, settings, check_policy)
+    info = model_info(config, source, settings)
     if config.task is not None:
         model = _of_task(info, config, source.folder)
     else:

@@ -19,12 +19,11 @@ def models(
 ) -> None:
     """List what a repository holds, from its model.toml files; nothing is loaded."""
     from app.models.repository import Repository
-    from app.scheduler.policies import policy_class
     from planner.commands.checked_models import describe
 
     table = Table("model", "version", "inputs", "outputs", "max batch", "source")
     broken = False
-    for row in describe(Repository(models), policy_class):
+    for row in describe(Repository(models)):
         name, version = row.source.name, str(row.source.version)
         if row.info is None:
             broken = True
@@ -51,10 +50,9 @@ def check(
 
     Prints what each declares. Exit status 1 if one would not be served.
     """
-    from app.scheduler.policies import policy_class
     from planner.commands.checked_models import check as check_models
 
-    results = check_models(place if place.exists() else str(place), row_check, policy_class)
+    results = check_models(place if place.exists() else str(place), row_check)
     for result in results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:

@@ -19,7 +19,7 @@ from app.models.checks.trial import (
     nan_warning,
     try_full_length,
 )
-from app.models.description.config import CheckPolicy, model_info
+from app.models.description.config import model_info
 from app.models.loading import load, read_declared
 from app.models.repository import Repository
 from app.user_code import own_trace
@@ -44,16 +44,14 @@ class Checked:
     example: SampleRow | None = None
 
 
-def describe(repository: Repository, check_policy: CheckPolicy | None = None) -> list[Checked]:
+def describe(repository: Repository) -> list[Checked]:
     """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
     and for one without a model.
     """
-    return [_read(source, check_policy) for source in _sources(repository)]
+    return [_read(source) for source in _sources(repository)]
 
 
-def check(
-    place: str | Path | Repository, row_check: str | None = None, check_policy: CheckPolicy | None = None
-) -> list[Checked]:
+def check(place: str | Path | Repository, row_check: str | None = None) -> list[Checked]:
     """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
     largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
 
@@ -64,7 +62,7 @@ def check(
     works: set[str] = set()  # models with a version that was tried and serves
     results: list[Checked] = []
     for source in _sources(repository):
-        results.append(_try(source, row_check, check_policy, replaces=source.name in works))
+        results.append(_try(source, row_check, replaces=source.name in works))
         if not (results[-1].error or results[-1].untried):
             works.add(source.name)
     return results
@@ -82,24 +80,24 @@ def _sources(repository: Repository) -> list[ModelSource]:
     return [source for versions in repository.scan(required=True).values() for source in versions]
 
 
-def _read(source: ModelSource, check_policy: CheckPolicy | None) -> Checked:
+def _read(source: ModelSource) -> Checked:
     if source.error:
         return Checked(source, error=source.error)
     try:
         config = read_declared(source.folder)
-        return Checked(source, model_info(config, source, None, check_policy), config.source)
+        return Checked(source, model_info(config, source), config.source)
     except ConfigError as error:
         return Checked(source, error=str(error), trace=_trace(error))
 
 
-def _try(source: ModelSource, row_check: str | None, check_policy: CheckPolicy | None, *, replaces: bool) -> Checked:
+def _try(source: ModelSource, row_check: str | None, *, replaces: bool) -> Checked:
     """`replaces`: an older version of the model works."""
-    read = _read(source, check_policy)
+    read = _read(source)
     if read.error:
         return read
     try:
         # as the server does: it is built on one thread and called on another, neither of them the main one
-        model = on_thread("model-load", load, source, {"row_check": row_check}, check_policy)
+        model = on_thread("model-load", load, source, {"row_check": row_check})
         warnings, unfit = on_thread("worker-0", _tried, model, replaces)
     except ConfigError as error:
         return replace(read, error=str(error), trace=_trace(error))

@@ -90,6 +90,5 @@ def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
 def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
     """Load the model with the same code as the server."""
     from app.models.loading import load
-    from app.scheduler.policies import policy_class
 
-    return load(find_model(name, models, extra), {"max_batch": max_batch or None}, check_policy=policy_class)
+    return load(find_model(name, models, extra), {"max_batch": max_batch or None})

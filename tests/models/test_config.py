@@ -7,7 +7,6 @@ import pytest
 from app.contract import Batching
 from app.errors import ConfigError
 from app.models.description.config import model_info, read_config
-from app.scheduler.policies import policy_class
 
 from .folders import TOML, source_of, table, toml_of, write_model
 
@@ -127,13 +126,10 @@ def test_labels_must_be_as_many_as_values(tmp_path):
         model_info(read_config(folder), source_of(folder))
 
 
-def test_names_that_only_the_scheduler_knows_are_held_against_it(tmp_path):
-    folder = write_model(tmp_path / "m", f'{TOML}\n[batching]\npolicy = "speed"\n')
-    config = read_config(folder)
-    assert model_info(config, source_of(folder)).batching  # whoever only lists files may do without
+def test_an_unknown_policy_is_refused(tmp_path):
     message = r"model\.toml: batching\.policy: expected one of adaptive, .*, got 'speed'"
     with pytest.raises(ConfigError, match=message):
-        model_info(config, source_of(folder), None, policy_class)
+        read(tmp_path, f'{TOML}\n[batching]\npolicy = "speed"\n')
 
 
 @pytest.mark.parametrize(

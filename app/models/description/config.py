@@ -6,7 +6,7 @@ Every fault of the file becomes a ConfigError `FILE: KEY: expected ..., got ...`
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
@@ -40,8 +40,6 @@ INSTEAD = {
     **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
     **dict.fromkeys((".joblib", ".ubj", ".json", ".txt"), _ESTIMATOR),
 }
-#: Raises ValueError for an unknown policy: their names are the scheduler's.
-CheckPolicy = Callable[[str], object]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 
@@ -142,7 +140,6 @@ def model_info(
     config: ModelTable,
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
-    check_policy: CheckPolicy | None = None,
 ) -> ModelInfo:
     """The ModelInfo that the file declares. Reads the files of labels.
 
@@ -157,7 +154,7 @@ def model_info(
     else:
         inputs = input_specs(path, config.inputs)
         outputs = output_specs(path, config.outputs, inputs)
-    batching = _batching(path, config.batching, overrides or {}, check_policy)
+    batching = _batching(config.batching, overrides or {})
     if config.task is None:  # a task's token ids have a bound
         batching = _with_buckets(batching, inputs)
     return ModelInfo(
@@ -180,18 +177,10 @@ def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
     return batching.model_copy(update={"length_buckets": _BUCKETS})
 
 
-def _batching(
-    path: Path, declared: Batching, overrides: Mapping[str, object], check_policy: CheckPolicy | None
-) -> Batching:
+def _batching(declared: Batching, overrides: Mapping[str, object]) -> Batching:
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         Batching.model_validate(given)
     except ValidationError as error:
         raise ConfigError(f"setting {explain(error, Batching)}") from None
-    batching = Batching.model_validate({**declared.model_dump(exclude_unset=True), **given})
-    if check_policy is not None:
-        try:
-            check_policy(batching.policy)
-        except ValueError as error:
-            raise ConfigError(f"{path}: batching.{error}") from None
-    return batching
+    return Batching.model_validate({**declared.model_dump(exclude_unset=True), **given})
