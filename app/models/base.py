@@ -1,7 +1,6 @@
 """Tensors of V2 datatypes: conversions, and checks of a model's outputs against its declared specification.
 
-`normalise` runs once per batch and looks at structure only. `verify` reads every shape and dtype; warm-up and
-`starling check` use it.
+`returned` and `copied` make the arrays of a batch from a model's result, on a device as in `starling check`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.contract import DATATYPES, Array, ModelInfo, TensorSpec
+from app.contract import DATATYPES, Array, TensorSpec
 from app.errors import ConfigError, presentable
 from app.user_code import place_of
 
@@ -81,15 +80,15 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     return values
 
 
-def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[str, int] | None = None) -> None:
-    """Check normalised outputs of a batch of `rows` rows against the declared dtypes and shapes.
+def returned(result: Any, specs: Sequence[TensorSpec], size: int, longest: Mapping[str, int]) -> list[Any]:
+    """A model's result for a batch of `size` rows, as a list of outputs of the declared shapes, not copied.
 
-    `lengths` gives the length each named axis had in the inputs; an output's axis of that name must have it too.
-    An output axis without a name may have any length. Raises ConfigError naming the output.
+    `longest`: see `check_shape`. Raises ConfigError naming the output.
     """
-    for spec, value in zip(info.outputs, values, strict=True):
-        check_shape(spec, value, rows, lengths or {})
-        _check_type(spec, value)
+    values = normalise(result, specs)
+    for spec, value in zip(specs, values, strict=True):
+        check_shape(spec, value, size, longest)
+    return values
 
 
 def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
@@ -135,16 +134,23 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     )
 
 
-def _check_type(spec: TensorSpec, value: Any) -> None:
-    if isinstance(value, np.ndarray):
-        wanted: Any = DATATYPES[spec.datatype]  # BF16 has no numpy dtype, so an array of it can only be its bits
-    else:
-        wanted = TORCH_DTYPES.get(spec.datatype, "a numpy object array of bytes")
-    if value.dtype != wanted:
-        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}")
-    if spec.datatype == "BYTES":
-        for one in value.reshape(-1):
-            checked_text(one, spec)
+def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
+    was declared; UnicodeEncodeError for half of a surrogate pair.
+
+    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
+    event loop that wait is the most expensive part of a small batch.
+    """
+    array = value
+    if isinstance(value, torch.Tensor):
+        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
+        array = bits.numpy(force=True) if bits.requires_grad or bits.is_neg() else bits.numpy()
+    if array.dtype != spec.dtype:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+    if spec.datatype != "BYTES":
+        return np.array(array[:rows])
+    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
+    return np.array(texts, object).reshape(array[:rows].shape)
 
 
 def checked_text(value: Any, spec: TensorSpec) -> bytes | str:

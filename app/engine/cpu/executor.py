@@ -22,9 +22,10 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.device import Completion, Report, failed, fault_of
-from app.engine.executor import Executor, Job, Ran, Stop, copied, gather_rows
+from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
+from app.models.base import copied, returned
 from app.models.process_state import ProcessState, named
 from app.scheduler.types import Fault
 
@@ -247,7 +248,7 @@ class CpuExecutor(Executor):
         specs = self.model.info.returned
         if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
             return [copied(result, specs[0], rows)]
-        values = self.returned(result, size, longest)
+        values = returned(result, specs, size, longest)
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
 
 

@@ -14,7 +14,6 @@ from app.engine.executor import Executor, Ran
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.profiled_model import first_profile, guess
 from app.errors import ConfigError
-from app.models.base import verify
 from app.models.checks.calling import only_exceptions
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
@@ -68,17 +67,14 @@ def run_on(device: Device, executor: Executor) -> Run:
 
 
 def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
-    """Write the rows into the first slots, run them as a batch of `size` and check the outputs. Blocks.
+    """Write the rows into the first slots, run them as a batch of `size`. Blocks.
 
     Raises what the model raises, and ConfigError when it does not return what it declares.
     """
-    info = executor.model.info
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
     with only_exceptions(), _as_before(executor):
-        ran = device.trial(executor, slots, size)
-    verify(info, ran.outputs, len(rows), longest(rows))
-    return ran
+        return device.trial(executor, slots, size)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.graphs import Shape, WorkerGraphs, lengths_of, sizes_of, variable_axis
 from app.engine.tensors import padded
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES
+from app.models.base import TORCH_DTYPES, returned
 from app.models.stages.staged import passed_on
 
 Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
@@ -201,9 +201,9 @@ class StreamExecutor(Executor):
         result = self.calls[stage](*arguments, **keywords)
         if stage == self.last:
             return self.outputs(result, size, longest)
-        returned = passed_on(result, stage, size)
-        self.kept.learn(stage, returned, longest, ())
-        return list(returned)
+        results = passed_on(result, stage, size)
+        self.kept.learn(stage, results, longest, ())
+        return list(results)
 
     def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:
         """The inputs of a batch, see `run`. Blocks for those without memory on the device."""
@@ -220,7 +220,8 @@ class StreamExecutor(Executor):
     def outputs(self, result: Any, size: int, longest: Longest) -> list[torch.Tensor]:
         """The model's result, checked, as contiguous tensors. ConfigError if it is not as declared."""
         outputs: list[torch.Tensor] = []
-        for spec, value in zip(self.model.info.returned, self.returned(result, size, longest), strict=True):
+        specs = self.model.info.returned
+        for spec, value in zip(specs, returned(result, specs, size, longest), strict=True):
             tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             if tensor.dtype != TORCH_DTYPES[spec.datatype]:
                 raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from app.contract import Array, Model, SampleRow
-from app.models.base import as_array, normalise, one_line, verify
+from app.models.base import copied, one_line, returned
 from app.models.checks.row_check import Run
 from app.models.checks.samples import keywords, longest, stack
 
@@ -28,9 +28,8 @@ def call_directly(model: Model) -> Run:
             arguments = stack(info.inputs, rows, size)
         with torch.inference_mode(), only_exceptions():
             result = model.call(*arguments, **keywords(model, rows, size))
-        values = normalise(result, info.returned)[: len(info.outputs)]
-        verify(info, values, size, longest(rows))
-        return [as_array(value) for value in values]
+        values = returned(result, info.returned, size, longest(rows))
+        return [copied(value, spec, size) for spec, value in zip(info.outputs, values, strict=False)]
 
     return run
 
