@@ -23,7 +23,7 @@ from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line
 from app.models.checks.trial import REPLACES_NONE
 from app.models.loading import load as load_model
-from app.models.repository import Repository, is_hidden
+from app.models.repository import Repository
 from app.models.version import LOADING, UNAVAILABLE, UNLOADING, Version
 from app.user_code import own_trace
 
@@ -79,7 +79,7 @@ class Registry:
         self._load_model = load
         self._on_change = on_change
         self._versions: dict[str, dict[int, Version]] = {
-            name: {source.version: Version(source, required=not is_hidden(name)) for source in sources}
+            name: {source.version: Version(source, required=True) for source in sources}
             for name, sources in repository.scan().items()
         }
         self.serving = _Serving(self._missing)  # NotReady has state, reason and a retry hint

@@ -71,21 +71,18 @@ class Repository:
     def scan(self, *, required: bool = False) -> dict[str, list[ModelSource]]:
         """All models now in the repository, by name; the versions of each, lowest first.
 
-        A folder without a model is logged and left out, a hidden one without a word. What cannot be read is a version
-        with an `error`. Raises ConfigError if the repository cannot be read, or if it holds no model although one is
-        `required`.
+        A folder without a model is logged and left out. What cannot be read is a version with an `error`. Raises
+        ConfigError if the repository cannot be read, or if it holds no model although one is `required`.
         """
         found: dict[str, list[ModelSource]] = {}
         for entry in self._entries():
             if not NAME.fullmatch(entry.name):
                 _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
-        for name, folder in self.folders(hidden=True).items():
+        for name, folder in self.folders().items():
             versions = _versions(name, folder)
-            if is_hidden(name) and name not in self._named:
-                versions = [source for source in versions if source.error]
             if versions:
                 found[name] = versions
-            elif not is_hidden(name):
+            else:
                 _log.warning("%s: ignored: neither %s nor a numbered folder with one", folder, FILE_NAME)
         if required and not found:
             raise ConfigError(
@@ -101,10 +98,10 @@ class Repository:
             folder = self._root / name
         return _versions(name, folder) if folder is not None else []
 
-    def folders(self, *, hidden: bool = False) -> Mapping[str, Path]:
-        """The folders that may hold a model, by name. Raises ConfigError as `scan` does."""
-        names = (entry for entry in self._entries() if NAME.fullmatch(entry.name))
-        return {**{entry.name: entry for entry in names if hidden or not is_hidden(entry.name)}, **self._named}
+    def folders(self) -> Mapping[str, Path]:
+        """The folders that may hold a model, by name; no hidden ones. Raises ConfigError as `scan` does."""
+        entries = (entry for entry in self._entries() if NAME.fullmatch(entry.name) and not _is_hidden(entry.name))
+        return {**{entry.name: entry for entry in entries}, **self._named}
 
     def _entries(self) -> list[Path]:
         """Folders, and what cannot be read."""
@@ -124,7 +121,7 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     return name, folder
 
 
-def is_hidden(name: str) -> bool:
+def _is_hidden(name: str) -> bool:
     """Whether it is no model's: a trash, snapshots, what a ConfigMap's links lead to."""
     return name.startswith(".")
 
@@ -137,7 +134,7 @@ def _is_one_model(folder: Path) -> bool:
         entries = entries_of(folder)
     except ConfigError:
         return False  # reading it as a repository will raise the error
-    models = [one.name for one in entries if not is_hidden(one.name) and leads_to(one / FILE_NAME, FILE)]
+    models = [one.name for one in entries if not _is_hidden(one.name) and leads_to(one / FILE_NAME, FILE)]
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 
