@@ -21,6 +21,7 @@ import torch
 from app.contract import TensorSpec
 from app.engine.pool import Pool, Slots, has_slab
 from app.engine.streams.cuda import CudaRuntime
+from app.engine.tensors import neighbours
 from app.models.base import TORCH_DTYPES
 
 _TO_COME = sys.maxsize  # as a copy number: not enqueued yet
@@ -102,7 +103,7 @@ class StreamPool(Pool):
 
     def move(self, slots: Slots) -> None:
         """Copy the rows to the device on the current stream; adjacent rows in one copy."""
-        for first, end in runs(sorted(slots)):
+        for _, first, end in neighbours([(None, slot) for slot in sorted(slots)]):
             for host, device in zip(self.slabs, self.rows, strict=True):
                 if device is not None and host is not None:
                     _copy_in_pieces(device[first:end], host[first:end])
@@ -170,14 +171,3 @@ def _copy_in_pieces(target: torch.Tensor, source: torch.Tensor) -> None:
     into, values, step = target.view(-1), source.view(-1), max(1, _PIECE // source.element_size())
     for at in range(0, len(values), step):
         into[at : at + step].copy_(values[at : at + step], non_blocking=True)
-
-
-def runs(slots: Slots) -> list[tuple[int, int]]:
-    """The slots, ascending, as half-open ranges of neighbours."""
-    found: list[tuple[int, int]] = []
-    for slot in slots:
-        if found and found[-1][1] == slot:
-            found[-1] = (found[-1][0], slot + 1)
-        else:
-            found.append((slot, slot + 1))
-    return found
