@@ -43,7 +43,6 @@ class TestByLength:
         enter(ready, make_call(9, lengths=(99,), priority=1), make_call(10, lengths=(1,), priority=1))
         assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
         assert ready.length_window(1) == LengthWindow([7, 10, 10], 1, 6, 82, 5, 30)
-        assert ready.longest() == 99
         assert ids(ready.similar(3, 1)) == [5, 0, 4]
         assert ids(ready.take_similar(3, 1)) == [0, 4, 5]
         assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)

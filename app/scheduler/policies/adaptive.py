@@ -15,7 +15,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
 from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.late import waits_for_stages
-from app.scheduler.policies.offer import JoinOffer, Neighbours, Offer
+from app.scheduler.policies.offer import JoinOffer, Offer
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed, Row
@@ -95,8 +95,8 @@ class Adaptive(Policy):
             neighbours = offer.neighbours()
             if offer.stage:
                 return boundary.decide(offer, neighbours, now)
-            if 0 < neighbours.downstream < offer.full:
-                return boundary.join(offer, neighbours) if window is None else _follow(offer, window, neighbours)
+            if window is None and 0 < neighbours.downstream < offer.full:
+                return boundary.join(offer, neighbours)
         if offer.workers.most == 2 and (until := _alone_from(offer, now)) > now:
             return Hold(until)
         estimates, waiting = offer.state.estimates, offer.ready.count
@@ -165,15 +165,6 @@ def _until_other_ends(offer: Offer, control: ControlTables, now: int) -> Hold:
     """
     assert control.beside is not None  # there are no columns without
     return Hold(min(offer.due(now), now + round(control.beside.times[-1] * offer.state.estimates.scale)))
-
-
-def _follow(offer: Offer, window: LengthWindow, neighbours: Neighbours) -> Cut:
-    """Rows about as long as those downstream, as many as fit in one batch with them; or the first row alone."""
-    rows = min(offer.ready.count, offer.rows, offer.full - neighbours.downstream)
-    places = window.joining(neighbours.longest_downstream) or range(window.place, window.place + 1)
-    rows = min(rows, len(places))
-    first = min(window.place, places.stop - rows)
-    return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.IDLE, shorter=window.place - first)
 
 
 def _of_one_length(offer: Offer, window: LengthWindow) -> bool:

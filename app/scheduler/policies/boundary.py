@@ -16,7 +16,6 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies.base import Cut, Hold, cut_padded, cut_rows
 from app.scheduler.policies.offer import Neighbours, Offer
 from app.scheduler.rows.estimates import Estimates
-from app.scheduler.rows.ready import longest_of
 from app.scheduler.types import Formed, Row
 
 _FEW = 4.0  # up to so many expected arrivals each number is weighted by its probability
@@ -48,10 +47,12 @@ class _Options(NamedTuple):
 def decide(offer: Offer, neighbours: Neighbours, now: int) -> Cut | Hold:
     """The decision at a stage that is not the first one and no cell."""
     rows = min(offer.ready.count, offer.rows)
+    if offer.state.estimates.curves.lengths:  # they were picked by length: others would pad them
+        return cut_rows(offer, rows)
     costs = _costs(offer, neighbours)
     options = None if costs is None or neighbours.downstream else _options(offer, neighbours, rows, costs)
     if costs is None or options is None:
-        return _run(offer, neighbours, rows, Formed.IDLE)
+        return begin(offer, neighbours, rows)
     first_stage = neighbours.upstream_stage == 0
     holds, part, due = False, 0, offer.due(now)
     least = costs.of([*options.on, *options.begun]) * (1 - _GAIN)
@@ -66,7 +67,7 @@ def decide(offer: Offer, neighbours: Neighbours, now: int) -> Cut | Hold:
             holds, part, least = False, size, cost
     if holds:
         return Hold(None)
-    return _run(offer, neighbours, part or rows, Formed.TABLE if part else Formed.IDLE)
+    return begin(offer, neighbours, part or rows, Formed.TABLE if part else Formed.IDLE)
 
 
 def join(offer: Offer, neighbours: Neighbours) -> Cut:
@@ -93,28 +94,19 @@ def begin(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed = Form
 def passes_through(estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
     """Whether a batch would run `stage` unchanged if nothing waits: neither padding nor splitting it is faster."""
     curves, control, size = estimates.curves, estimates.control, len(rows)
-    plan = None if curves.lengths else curves.plan
-    if plan is not None and curves.sizes[stage][0][size - 1] != size:
-        return False
-    if size == 1 or control is None or not control.values or estimates.level < 0 or not curves.remaining:
+    plan = curves.plan
+    if curves.lengths or plan is None:
         return True
-    if plan is not None and plan.part[stage][size - 1] < size:
+    if curves.sizes[stage][0][size - 1] != size:
         return False
-    here: Sequence[float] = curves.remaining[stage] if plan is None else plan.remaining_ns[stage]
-    if curves.lengths:
-        here = curves.lengths[stage].at(longest_of(rows)).times
-    return not any(_splits(size, here))  # a split that may gain is left to `decide`, which sees what has arrived
-
-
-def _run(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed) -> Cut:
-    by_length = offer.state.estimates.curves.lengths
-    return cut_rows(offer, rows, reason) if by_length else begin(offer, neighbours, rows, reason)
+    if size == 1 or control is None or not control.values or estimates.level < 0:
+        return True
+    # a split that may gain is left to `decide`, which sees what has arrived
+    return plan.part[stage][size - 1] == size and not any(_splits(size, plan.remaining_ns[stage]))
 
 
 def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
     """The choices; None if the times of some stage are unknown."""
-    if offer.state.estimates.curves.lengths:
-        return _options_by_length(offer, neighbours, rows)
     plan, stage, upstream = offer.state.estimates.curves.plan, neighbours.upstream_stage, neighbours.upstream
     if plan is None:
         return None
@@ -122,22 +114,6 @@ def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> 
     counts = _counts(plan, stage, min(upstream, offer.full - rows), costs.table_batch(rows) - rows)
     waits = (_wait(plan, offer.stage, rows, stage, joining) for joining in counts)
     return _Options(plan.remaining_ns[offer.stage], _together(plan, offer.stage, rows), begun, waits)
-
-
-def _options_by_length(offer: Offer, neighbours: Neighbours, rows: int) -> _Options:
-    lengths, stage, upstream = offer.state.estimates.curves.lengths, neighbours.upstream_stage, neighbours.upstream
-    longest = neighbours.longest
-    longest_upstream = neighbours.longest_upstream or longest  # rows that join from the first stage are no longer
-    here = lengths[offer.stage].at(longest).times
-    source = lengths[max(stage, 0)].at(longest_upstream).times
-    together = lengths[offer.stage].at(max(longest, longest_upstream)).times
-    begun: list[Run] = [(source[min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
-    joining = min(upstream if stage else neighbours.joinable, offer.full - rows)
-    waits: list[_Wait] = []
-    if joining > 0:
-        wait_ns = source[joining - 1] - together[joining - 1]
-        waits = [_Wait(joining, wait_ns, [(wait_ns + together[rows + joining - 1], rows + joining)])]
-    return _Options(here, [(here[rows - 1], rows)], begun, iter(waits))
 
 
 class _Costs:

@@ -160,11 +160,6 @@ class Neighbours:
         return any(not row.steps for row in self._first)
 
     @property
-    def longest(self) -> int:
-        """The length of the longest row that one unit can have here."""
-        return longest_of(self._first)
-
-    @property
     def other_buckets(self) -> int:
         """Rows that wait at this stage in other length buckets."""
         here = self._offer.ready
@@ -204,31 +199,6 @@ class Neighbours:
     def downstream(self) -> int:
         """Rows that wait at all later stages."""
         return sum(self.alike[self._offer.stage + 1 :])
-
-    @property
-    def longest_upstream(self) -> int:
-        """The length of the longest row upstream, unless that is the first stage."""
-        stage = self.upstream_stage
-        return self._longest(lambda at: at == stage) if stage > 0 else 0
-
-    @property
-    def longest_downstream(self) -> int:
-        return self._longest(lambda at: at > self._offer.stage)
-
-    @property
-    def joinable(self) -> int:
-        """Rows at the first stage that are about as long as `longest`; 0 if its first row is not."""
-        bucket, found = self._offer.ready.key[2], 0
-        if self.upstream_stage == 0:
-            for ready in self._sets:
-                if ready.key[1:] == (0, bucket) and not ready.again:
-                    found = len(ready.length_window(self.upstream - 1).joining(self.longest))
-        return found
-
-    def _longest(self, wanted: Callable[[int], bool]) -> int:
-        bucket = self._offer.ready.key[2]
-        sets = (ready for ready in self._sets if ready.key[2] == bucket and wanted(ready.key[1]))
-        return max((ready.longest() for ready in sets), default=0)
 
     # the program
 

@@ -7,7 +7,7 @@ shifts the rest of the list with one memory move. The scheduler never scans all 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,7 +26,6 @@ _NEVER = 1 << 62
 _BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
-_SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
 
 def longest_of(rows: Iterable[Row]) -> int:
@@ -48,14 +47,6 @@ class LengthWindow:
     total: int  # the sum of their lengths
     shortest: int
     longest: int
-
-    def joining(self, length: int) -> range:
-        """Indices of rows that may join a batch of this length: no longer, and at most an eighth shorter.
-
-        Shorter rows would be padded too much. Empty if the first row in order of service is not among them.
-        """
-        places = range(bisect_left(self.lengths, length - length // _SHORTER), bisect_right(self.lengths, length))
-        return places if self.place in places else range(0)
 
 
 class ReadySet:
@@ -200,17 +191,6 @@ class ReadySet:
         total = self._totals[priority] = self._totals.get(priority, 0) + length
         if not total:  # clients may name any number of priorities
             del self._totals[priority]
-
-    def longest(self) -> int:
-        """The length of the longest row. The set keeps its rows in order of length from now on."""
-        self.sort_by_length()
-        by_length, longest, place = self._by_length, 0, self.count
-        assert by_length is not None
-        while place:  # the last row of each priority
-            priority, length, *_ = by_length[place - 1]
-            longest = max(longest, length)
-            place = bisect_left(by_length, (priority,))
-        return longest
 
     def length_window(self, most: int) -> LengthWindow:
         """The first row in order of service and up to `most` rows on either side by length.

@@ -16,13 +16,10 @@ from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.rows.estimates import Estimates
-from app.scheduler.rows.ready import LengthWindow
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Outcome, Row, Stage
+from app.scheduler.types import Formed, Row
 from planner.fleet import Setup, run
 
 from ..views import estimates_of, offer_of
-from ..world import make_call, make_device, make_program
 
 MS = 1_000_000
 LARGEST = 8
@@ -45,13 +42,11 @@ def estimates(stages: list[tuple[int, ...]], level: int = 1, **curves: Any) -> E
 
 
 def offered(ready: int, stage: int, known: Estimates, upstream: tuple[int, int] = (-1, 0), *,
-            downstream: int = 0, lengths: tuple[int, int, int] = (0, 0, 0), **more: Any) -> Offer:  # fmt: skip
-    """On an idle device with one worker, in front of a stage. `lengths`: longest here, longest downstream, joinable."""
-    longest, longest_downstream, joinable = lengths
+            downstream: int = 0, **more: Any) -> Offer:  # fmt: skip
+    """On an idle device with one worker, in front of a stage."""
     around = SimpleNamespace(
         upstream_stage=upstream[0], upstream=upstream[1], downstream=downstream,
         downstream_stage=stage + 1 if downstream else -1,
-        longest=longest, longest_upstream=0, longest_downstream=longest_downstream, joinable=joinable,
     )  # fmt: skip
     most = min(ready, LARGEST)
     return offer_of(ready, most, LARGEST, (LARGEST,), known, stage=stage, around=around, **more)
@@ -137,54 +132,9 @@ def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...
         assert run(replace(setup, profile=sliced(setup.profile, shares)))["mean_ms"] <= 1.01 * whole
 
 
-class TestLengths:
-    """With times by length, runs are judged by their longest row."""
-
-    #: One row as short as 1 takes 1 ms a stage, at 100 as long as any number of them takes in `FLAT`.
-    SHORT = ((1, (MS,) * LARGEST), (100, FLAT))
-
-    def decided(self, longest: int, joinable: int, upstream: tuple[int, int]) -> Cut | Hold:
-        first = ((1, (MS // 10,) * LARGEST), (100, (MS // 10,) * LARGEST))
-        times = (LengthTimes([first, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
-        known = estimates([(MS // 10,) * LARGEST, FLAT], lengths=times)
-        return decide(offered(1, 1, known, upstream, lengths=(longest, 0, joinable)))
-
-    def test_goes_on_by_the_times_of_its_longest_row(self) -> None:
-        """Short rows gain nothing from a batch, long ones take as long in any: they stay together."""
-        passes_through = policy_class("adaptive")().passes_through
-        known = estimates([FLAT, STEEP], remaining=((), STEEP), plan=None)
-        assert not passes_through(known, 1, [Row(length=0)] * 4)
-        times = LengthTimes([((10, STEEP), (100, tuple(10 * time for time in FLAT)))], LARGEST)
-        known = estimates([FLAT, STEEP], remaining=((), STEEP), lengths=(times, times))
-        assert not passes_through(known, 1, [Row(length=10)] * 4)
-        assert passes_through(known, 1, [Row(length=100)] * 4)
-
-    def test_follows_with_the_longest_that_fit(self) -> None:
-        times = (LengthTimes([self.SHORT, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
-        known = estimates([FLAT, FLAT], lengths=times)
-        window = LengthWindow([8, 18, 19, 20, 90], 2, 5, 155, 8, 90)
-        joining = offered(5, 0, known, downstream=6, lengths=(0, 20, 0), window=window)
-        assert decide(joining) == Cut(2, 2, Formed.IDLE, shorter=0)  # 19, which is the oldest, and 20
-        # the oldest is longer than those ahead, and goes by itself
-        alone = offered(5, 0, known, downstream=6, lengths=(0, 17, 0), window=window)
-        assert decide(alone) == Cut(1, 1, Formed.IDLE, shorter=0)
-
-    def test_waits_for_rows_that_make_it_no_longer(self) -> None:
-        assert self.decided(100, 3, (0, 3)) == Hold(None)
-        assert self.decided(100, 0, (0, 3)) == Cut(1, 1, Formed.IDLE)  # the oldest of those behind is longer
-
-
-@pytest.mark.parametrize(("deadline", "stage"), [(None, 0), (7 * MS + MS // 8, 1)])
-def test_a_row_that_is_due_does_not_wait_for_others(deadline: int | None, stage: int) -> None:
-    """Of a scheduler with one worker: three rows would catch up with the first at little cost, but past its time."""
-    short = (MS // 10,) * LARGEST
-    scheduler = Scheduler(make_device(LARGEST))
-    scheduler.add_program(make_program(stages=(Stage(Profile(short)), Stage(Profile(FLAT))), max_batch=LARGEST), 0)
-    scheduler.control(1, tables(tuple(map(sum, zip(short, FLAT, strict=True)))), 0)
-    scheduler.states[1].estimates.level = 1
-    scheduler.submit(make_call(0, deadline=deadline), 0)
-    (unit,) = scheduler.step(0).start
-    scheduler.submit(make_call(1, 3, arrived=1), 1)
-    scheduler.finished(Outcome(unit.id, compute_ns=MS // 10), MS // 10)
-    (following,) = scheduler.step(MS // 10).start
-    assert following.stage == stage
+def test_a_unit_picked_by_length_stays_as_it_is() -> None:
+    """Rows of other lengths would pad it."""
+    times = LengthTimes([((10, STEEP), (100, FLAT))], LARGEST)
+    known = estimates([(MS // 10,) * LARGEST, STEEP], lengths=(times, times))
+    assert policy_class("adaptive")().passes_through(known, 1, [Row(length=10)] * 4)
+    assert decide(offered(1, 1, known, (0, 3))) == Cut(1, 1, Formed.IDLE)
