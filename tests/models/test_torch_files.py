@@ -9,7 +9,9 @@ import re
 import shutil
 import weakref
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Barrier
 
 import pytest
 import torch
@@ -88,6 +90,21 @@ def test_an_exported_model_serves_any_batch(tmp_path, exported):
     answers_as(load(source_of(folder)), module)
     (folder / "model.toml").write_text("kwargs = { a = 1 }\n" + (folder / "model.toml").read_text())
     assert "kwargs.a: expected none" in refused(folder)
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11's own
+def test_exported_models_load_at_the_same_time(tmp_path, exported):
+    """A repository of slow ones does so: a load keeps its turn for some seconds only."""
+    folders = [archive(tmp_path / str(number), exported[0].read_bytes()) for number in range(4)]
+    together = Barrier(len(folders))
+
+    def loaded(folder):
+        together.wait()
+        return load(source_of(folder))
+
+    with ThreadPoolExecutor(len(folders)) as threads:
+        for model in threads.map(loaded, folders):
+            assert model.call(torch.ones(3, 3)).shape == (3, 3)
 
 
 class Apart(nn.Module):
