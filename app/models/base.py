@@ -54,7 +54,7 @@ def with_place(text: str, error: BaseException) -> str:
 
 
 def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
-    """A model's result (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
+    """A model's result (a tensor, a tuple or list, a mapping or named tuple by output name) as a list in their order.
 
     The elements are not copied. Raises ConfigError naming the output when the number or the
     names are wrong, or an element is neither a tensor nor an array.
@@ -62,7 +62,9 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     if isinstance(result, (torch.Tensor, np.ndarray)):
         values: list[Any] = [result]
     elif isinstance(result, (tuple, list)):
-        values = list(result)
+        fields = getattr(result, "_fields", ())  # of a named tuple, which may have the outputs in an order of its own
+        named = bool(fields) and {spec.name for spec in outputs} == set(fields)
+        values = [getattr(result, spec.name) for spec in outputs] if named else list(result)
     elif isinstance(result, Mapping):
         values = _by_name(result, outputs)
     else:
@@ -146,11 +148,20 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
         bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
         array = bits.numpy(force=True) if bits.requires_grad or bits.is_neg() else bits.numpy()
     if array.dtype != spec.dtype:
-        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+        raise wrong_type(spec, value)
     if spec.datatype != "BYTES":
         return np.array(array[:rows])
     texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
     return np.array(texts, object).reshape(array[:rows].shape)
+
+
+def wrong_type(spec: TensorSpec, value: Any) -> ConfigError:
+    """The error for an output that is not of the declared datatype."""
+    wanted: Any = "numpy.array(..., dtype=object)"
+    if spec.datatype != "BYTES":
+        # BF16 has no numpy dtype, so an array of it can only be its bits
+        wanted = spec.dtype if isinstance(value, np.ndarray) else TORCH_DTYPES[spec.datatype]
+    return ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}")
 
 
 def checked_text(value: Any, spec: TensorSpec) -> bytes | str:

@@ -138,7 +138,9 @@ def _made(target: Path, name: str, checked: Checked) -> Made:
 def _place(origin: str) -> str | Path:
     """A file or folder as a path; any other source unchanged. Raises ConfigError."""
     if not origin or (":" in origin and not Path(origin).exists()):
-        return origin
+        file, _, name = origin.rpartition(":")
+        is_here = file.endswith(".py") and Path(file).is_file()  # relative to where the command runs
+        return f"{Path(file).absolute().as_posix()}:{name}" if is_here else origin
     path = Path(origin)
     if not path.exists():
         raise ConfigError(f"from: expected package.module:Class, a model's file or a folder; {origin!r} is not there")

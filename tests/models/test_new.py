@@ -23,6 +23,7 @@ from .folders import write_model
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 
 NETS = """
+import collections
 import torch
 from torch import nn
 class Net(nn.Sequential):
@@ -51,6 +52,13 @@ class Bag(nn.Module):
 class Two(nn.Module):
     def forward(self, a, b):
         return a + b
+Both = collections.namedtuple("Both", ["logits", "label"])
+class Named(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 3))
+    def forward(self, x):
+        logits = super().forward(x)
+        return Both(logits, logits.argmax(1))
 def doubled():
     return lambda x: x * 2
 def leaves():
@@ -80,6 +88,7 @@ def shapes(tables):
         ("Net", {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
         ("Small", {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
         ("Tags", {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
+        ("Named", {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
     ],
 )
 def test_a_class_is_looked_at_and_run(tmp_path, nets, name, inputs, outputs):
@@ -184,10 +193,21 @@ def test_inputs_of_an_exported_program():
     assert exported_inputs(program) == [{"name": "ids", **shape}, {"name": "mask", **shape}]
 
 
-def test_a_program_of_one_batch_size_says_how_to_export_it():
-    program = torch.export.export(nn.Linear(3, 3), (torch.ones(1, 3),))
-    with pytest.raises(ConfigError, match=r"'input': expected a batch of any size .*, got \[1, 3\]: export it with"):
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_program_of_one_batch_size_says_how_to_export_it(rows):
+    program = torch.export.export(nn.Linear(3, 3), (torch.ones(rows, 3),))
+    wanted = rf"'input': expected a batch of any size .*, got \[{rows}, 3\]: export it with"
+    with pytest.raises(ConfigError, match=wanted) as caught:
         exported_inputs(program)
+    assert ("max_batch = 1" in str(caught.value)) is (rows == 1)
+
+
+def test_a_class_in_a_file_is_found_where_the_command_runs(tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    made = make(Path("m"), "net.py:Net", [])
+    assert made.checked.error == ""
+    assert toml(made)["source"] == f"{tmp_path.as_posix()}/net.py:Net"
 
 
 def test_a_folder_of_a_model_is_copied_whole(tmp_path):

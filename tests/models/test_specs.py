@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
 import pytest
 import torch
 
@@ -130,7 +133,28 @@ def info(*outputs: TensorSpec) -> ModelInfo:
     return ModelInfo("m", "1", "pytorch", (), outputs)
 
 
-@pytest.mark.parametrize("wrap", [tuple, list, lambda pair: {"z": pair[1], "y": pair[0]}])
+class Named(NamedTuple):
+    """In an order of its own."""
+
+    z: Any
+    y: Any
+
+
+class Others(NamedTuple):
+    first: Any
+    second: Any
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        tuple,
+        list,
+        lambda pair: {"z": pair[1], "y": pair[0]},
+        lambda pair: Named(y=pair[0], z=pair[1]),
+        lambda pair: Others(*pair),
+    ],
+)
 def test_all_forms_give_the_declared_order_without_a_copy(wrap):
     y, z = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
     values = normalise(wrap((y, z)), [Y, Z])
@@ -160,6 +184,7 @@ def test_normalise_names_what_is_wrong(result, message):
         (Y, torch.ones(2, 3, dtype=torch.float64), "expected FP32, got torch.float64"),
         (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
+        (TensorSpec("t", "BYTES", (1,), ("",), (1,)), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
     ],
 )
 def test_a_wrong_output_is_named_with_both_sides(spec, value, message):

@@ -26,8 +26,7 @@ from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.graphs import Shape, WorkerGraphs, lengths_of, sizes_of, variable_axis
 from app.engine.tensors import padded
-from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, returned
+from app.models.base import TORCH_DTYPES, returned, wrong_type
 from app.models.stages.staged import passed_on
 
 Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
@@ -224,7 +223,7 @@ class StreamExecutor(Executor):
         for spec, value in zip(specs, returned(result, specs, size, longest), strict=True):
             tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             if tensor.dtype != TORCH_DTYPES[spec.datatype]:
-                raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+                raise wrong_type(spec, value)
             outputs.append(tensor.contiguous())
         return outputs
 

@@ -28,10 +28,10 @@ _SIDES = (224, 64, 32, 28, 96, 128)  # pixels of an image: common sizes, tried i
 _LONGEST = 128  # of sequences: a bound that the owner may raise later
 _SHORT, _LONG = 8, 12  # two lengths, to see which axes of an output follow them
 _RECURRENT = ("LSTM", "GRU", "RNN")
-EXPORT = (
-    "export it with torch.export.export(..., dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), a dict for each input, "
-    "or serve rows one by one: a model.toml with max_batch = 1 under [batching]"
+_EXPORT = (
+    "export it with torch.export.export(..., dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), a dict for each input"
 )
+_ONE_BY_ONE = ", or serve rows one by one: a model.toml with max_batch = 1 under [batching]"
 ASK = 'give the inputs by --input NAME:DATATYPE[SHAPE], one row without the batch, such as --input "x:FP32[3]"'
 
 
@@ -64,7 +64,8 @@ def exported_inputs(program: Any) -> InputTables:
         value = node.meta["val"]
         if not value.ndim or isinstance(value.shape[0], int):
             got = f"got [{', '.join(map(str, value.shape))}]"
-            raise ConfigError(f"input {node.name!r}: expected a batch of any size as the first axis, {got}: {EXPORT}")
+            how = _EXPORT + (_ONE_BY_ONE if tuple(value.shape[:1]) == (1,) else "")
+            raise ConfigError(f"input {node.name!r}: expected a batch of any size as the first axis, {got}: {how}")
         symbols = [None if isinstance(size, int) else str(size) for size in value.shape[1:]]
         for symbol in filter(None, symbols):
             axes.setdefault(symbol, "length" if not axes else f"length_{len(axes) + 1}")
@@ -134,6 +135,8 @@ def _named(result: Any) -> dict[str, Any]:
     """A model's outputs by name: its own, or made-up ones."""
     if isinstance(result, Mapping):
         named = {str(name): value for name, value in result.items() if value is not None}
+    elif fields := getattr(result, "_fields", ()):  # a named tuple
+        named = dict(zip(fields, result, strict=True))
     elif isinstance(result, (tuple, list)):
         names = ["output"] if len(result) == 1 else [f"output_{number}" for number in range(len(result))]
         named = dict(zip(names, result, strict=True))
