@@ -21,7 +21,7 @@ from planner.commands.checked_models import check
 from .folders import TOML, source_of, write_model
 
 BUILD = "def build():\n    return call\n"
-IMPORTS = "import asyncio, contextvars, signal, sqlite3, threading\nimport torch\n"
+IMPORTS = "import asyncio, contextvars, re, signal, sqlite3, threading\nimport torch\n"
 THREADS = {
     "local": "own = threading.local()\nown.k = 2\ndef call(x):\n    return x * own.k\n",
     "own-local": "class Own(threading.local):\n    pass\nown = Own()\nown.k = 2\ndef call(x):\n    return x * own.k\n",
@@ -50,10 +50,19 @@ DATATYPES = {
     "FP64": ("def call(x):\n    return torch.nn.Linear(3, 3)(x)\n", "about the datatype, not the shape"),
     "INT16": ("def call(x):\n    return torch.nn.Embedding(3, 3)(x)[:, 0]\n", "about the datatype, not the shape"),
 }
+TEXTS = {
+    "method": "def call(x):\n    return [row[0].split(' ') for row in x]\n",
+    "sum": "def call(x):\n    return [row[0] + '!' for row in x]\n",
+    "other-sum": "def call(x):\n    return ['!' + row[0] for row in x]\n",
+    "join": "def call(x):\n    return [' '.join(row) for row in x]\n",
+    "pattern": "def call(x):\n    return [re.sub('a', 'b', row[0]) for row in x]\n",
+    "attribute": "def call(x):\n    return [row[0].casefold() for row in x]\n",
+}
 CASES = [
     *((code, TOML, 'the thread "model-load"') for code in THREADS.values()),
     *((code, TOML, "`with torch.inference_mode(False), torch.enable_grad():`") for code in GRADIENTS.values()),
     *((code, TOML.replace("FP32", name, 1), said) for name, (code, said) in DATATYPES.items()),
+    *((code, TOML.replace("FP32", "BYTES", 1), "value.decode() makes a str of each") for code in TEXTS.values()),
 ]
 
 
@@ -67,7 +76,7 @@ def served(folder):
         return str(error)
 
 
-@pytest.mark.parametrize(("code", "toml", "said"), CASES, ids=[*THREADS, *GRADIENTS, *DATATYPES])
+@pytest.mark.parametrize(("code", "toml", "said"), CASES, ids=[*THREADS, *GRADIENTS, *DATATYPES, *TEXTS])
 def test_check_and_server_refuse_it_and_name_the_cause(tmp_path, code, toml, said):
     folder = write_model(tmp_path / "m", toml + "[batching]\nmax_batch = 4\n", IMPORTS + code + BUILD)
     (checked,) = check(folder)

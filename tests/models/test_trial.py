@@ -87,7 +87,10 @@ def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
 
 
 def test_batch_norm_in_training_mode() -> None:
-    assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in refused(nn.BatchNorm1d(3))
+    message = refused(nn.BatchNorm1d(3))
+    assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in message
+    assert message.endswith("not for what another object holds"), "which is the cause, and not how it was exported"
+    assert "call .eval() on the network" in message
     image = TensorSpec("x", "FP32", (3, 4), ("", ""), (3, 4))
     message = refused(nn.BatchNorm1d(3, track_running_stats=False), [image], [replace(image, name="y")])
     assert "depends on the other rows of its batch" in message
@@ -97,7 +100,7 @@ def test_batch_norm_in_training_mode() -> None:
 def test_dropout_is_a_warning() -> None:
     (warning,) = try_out(model(nn.Dropout(0.5)))
     assert "is unchecked, the same rows are answered differently twice: output 'y': " in warning
-    assert "does it sample, or use dropout?" in warning
+    assert "does it sample, use dropout in training mode, or keep something of earlier calls" in warning
 
 
 # sizes and lengths
@@ -106,6 +109,11 @@ def test_dropout_is_a_warning() -> None:
 def of_three(x: torch.Tensor) -> torch.Tensor:
     if len(x) > 2:
         raise MemoryError("too large")
+    return x
+
+
+def at_most_four(x: torch.Tensor) -> torch.Tensor:
+    assert len(x) <= 4
     return x
 
 
@@ -121,6 +129,7 @@ POSITIONS = nn.Embedding(32, 4)
             r"rows work: does it squeeze\(\) without naming a dimension\?",
         ),
         (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
+        (at_most_four, X, "a batch of 8 rows: AssertionError: .*; .* work: give the most rows that it takes as max_b"),
         (of_three, X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
         (lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
          r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large"),
@@ -160,6 +169,45 @@ def test_a_model_that_raises_on_every_made_up_row_is_unfit(
     with pytest.raises(Unfit, match=f"^it raises on every made-up row: {what}") as caught:
         try_out(model(call, inputs))
     assert f"; {hint}" in str(caught.value)
+
+
+SOUND = TensorSpec("x", "FP32", (-1,), ("samples",), (900,))
+
+
+class Waves(nn.Conv1d):
+    """Takes at least 400 samples of a row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x[:, None]).abs().amax(2)
+
+
+def test_a_model_that_takes_long_rows_alone_is_tried_with_such() -> None:
+    (warning,) = try_out(model(Waves(1, 3, 400), [SOUND]))
+    assert warning.startswith("whether its rows are independent is unchecked, it raises on made-up rows: RuntimeError")
+    unbounded = replace(SOUND, bounds=(UNBOUNDED,))
+    with pytest.raises(Unfit, match=f"Kernel size can't be greater .*; {INVALID}") as caught:
+        try_out(model(Waves(1, 3, 400), [unbounded]))
+    assert not caught.value.never_fits, "rows may be longer"
+
+
+def test_a_model_whose_result_is_a_buffer_of_its_own_is_compared_by_what_it_returned() -> None:
+    buffer = torch.zeros(8, 3)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.mul(x, 2, out=buffer[: len(x)])
+
+    assert try_out(model(call)) == []
+
+
+def test_rows_need_not_come_in_the_order_of_their_lengths() -> None:
+    class Sorted(LastState):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            assert mask is not None
+            return self.gru(pack_padded_sequence(x, mask.sum(1), batch_first=True))[1][0]
+
+    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,), mask_of="x")
+    (warning,) = try_out(model(Sorted(), [SEQUENCE, mask], [STATE]))
+    assert "`lengths` array must be sorted in decreasing order" in warning
 
 
 def test_a_model_that_raises_on_a_sample_is_refused() -> None:

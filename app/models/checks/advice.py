@@ -22,6 +22,11 @@ _UNSIGNED = (
     "torch has few operators for unsigned integers of more than 8 bits: cast them first in forward (x.long()), or "
     "declare INT32 or INT64 in model.toml"
 )
+_TRAINING = (
+    "a part of the model is in training mode: call .eval() on the network; the server does it where the source itself "
+    "returns an nn.Module, and for that one's submodules, not for what another object holds"
+)
+_BYTES = "a BYTES input holds bytes: value.decode() makes a str of each"
 _DATATYPES = (
     "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
     "datatype that the model takes"
@@ -54,6 +59,9 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     ),
     (RuntimeError, r"with a bool tensor is not supported", _DATATYPES),
     (IndexError, r"tensors used as indices must be", _DATATYPES),
+    (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
+    (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
+    (AttributeError, r"^'bytes' object has no attribute", _BYTES),
     (ValueError, r"input dtype .* does not match weight dtype", _DATATYPES),
 )
 _SHAPES = re.compile(

@@ -135,7 +135,7 @@ def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
     yield Batch(filled, size, [f"in a batch of {size} that is filled up with copies of the last row"] * len(filled))
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
-        mixed = [0, *shorter][:most]
+        mixed = [0, *shorter][:most][::-1]  # as they come: a model that sorts by length must put them back
         yield Batch(mixed, len(mixed), [_padding(rows, place, mixed) for place in mixed], Cause.PADDING)
 
 

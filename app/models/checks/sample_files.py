@@ -60,7 +60,7 @@ def _of_arrays(path: Path, info: ModelInfo) -> list[SampleRow]:
 
 
 def _of_requests(path: Path, info: ModelInfo) -> list[SampleRow]:
-    bodies = json.loads(path.read_text(encoding="utf-8"))
+    bodies = json.loads(path.read_text(encoding="utf-8-sig"))
     if isinstance(bodies, dict):
         return _of_request(bodies, info, "")
     if not isinstance(bodies, list) or not bodies:

@@ -9,13 +9,13 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
 from torch import nn
 
-from app.contract import Model, ModelInfo, SampleRow
+from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
@@ -42,8 +42,8 @@ _COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
 
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _REMEDIES = {
-    Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, "
-    "take softmax, mean and the like along other dimensions",
+    Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
+    "and transformers batch_first=True, take softmax, mean and the like along other dimensions",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
@@ -76,9 +76,16 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     if model.checks.samples:
         try_sizes(model, model.checks.samples[0], run)
         return model.checks.samples[0]
-    short = short_lengths(inputs)
-    plain, first = example_row(inputs, short), None
-    for row in (plain, *made_up_rows(inputs, [short])):
+    short, bounds = short_lengths(inputs), axis_bounds(inputs).values()
+    plain = example_row(inputs, short)
+    first: BaseException | None = None
+
+    def rows() -> Iterator[SampleRow]:
+        yield from (plain, *made_up_rows(inputs, [short]))
+        if first and full_lengths(inputs) != short and is_about_shapes(first):  # as too short for a convolution
+            yield example_row(inputs)
+
+    for row in rows():
         try:
             try_sizes(model, row, run)
         except Unfit as error:
@@ -87,7 +94,9 @@ def fit_row(model: Model, run: Run) -> SampleRow:
             return row
     assert isinstance(first, Exception)
     what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
-    remedy, never_fits = f"if such rows are no valid input, {GIVE_ROWS}", _empty_raises(model, plain, first)
+    remedy = f"if such rows are no valid input, {GIVE_ROWS}"
+    too_short = is_about_shapes(first) and not all(bounds)  # perhaps: an axis without a bound may be of any length
+    never_fits = not too_short and _empty_raises(model, plain, first)
     if never_fits:
         remedy = (
             f"an empty batch raises it, too, so no row can fit: correct the model, or {_declared(model.info, first)}"
@@ -207,7 +216,10 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
 def finding_warning(finding: Finding) -> str:
     """The finding as a warning, for a model that serves nevertheless."""
     if finding.cause is Cause.RANDOM:
-        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
+        return (
+            f"whether its rows are independent is unchecked, {finding}: does it sample, use dropout in training mode, "
+            "or keep something of earlier calls (a counter, a state), which must not reach other requests?"
+        )
     return str(finding)
 
 
@@ -284,6 +296,8 @@ def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
         return works
     if size == 1 and isinstance(error, ConfigError):
         return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
+    if size > max(worked) > 1:
+        return f"{works}: give the most rows that it takes as max_batch, under [batching] in model.toml"
     return f"{works}: was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
 
 
