@@ -46,7 +46,8 @@ def presentable(text: str) -> str:
 def text_of(error: BaseException) -> str:
     """The message of an error; its type where it has none. An exception class of a model's may raise when asked."""
     try:
-        return str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
+        return f"no key {text}" if isinstance(error, KeyError) else text
     except Exception:
         return f"{type(error).__name__} (it cannot be shown)"
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from app.errors import BadRequest, ConfigError, ModelFailed
+from app.errors import BadRequest, ConfigError, ModelFailed, text_of
 
 
 @pytest.mark.parametrize("kind", [BadRequest, ModelFailed, ConfigError])
@@ -20,3 +20,8 @@ def test_messages_can_be_encoded(kind: type[Exception]) -> None:
     told = str(kind(os.fsdecode(b"caf\xe9") + "/\ud800/größe: not there"))
     assert told == "caf\ufffd/\ufffd/größe: not there"
     assert told.encode().decode() == told
+
+
+def test_a_key_error_says_what_it_is() -> None:
+    """As for what a model's `decode` or `present` raises: Python's message is the bare key."""
+    assert text_of(KeyError("pixels")) == "no key 'pixels'"

@@ -151,7 +151,8 @@ class Lease(CallWithOutputs):
             try:
                 batch, answer = self._joined(places)
             except Exception as exc:  # the outputs of two batches do not fit together
-                self.fail(ModelFailed(f"model {placed.model.info.name!r}: {type(exc).__name__}: {exc}"))
+                what = "the outputs of its rows have different lengths, so they are no one answer: send a row a request"
+                self.fail(ModelFailed(f"model {placed.model.info.name!r}: {what}: {exc}"))
                 return
         answer.queue_ns = max(0, batch.ended - self.entered - sum(batch.times))
         try:

@@ -36,6 +36,8 @@ from app.models.sources.torch_files import load_weights
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
+_BY_NAME_ALONE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
 
 def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
@@ -219,9 +221,10 @@ def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, t
     try:
         bound = signature.bind(*names, **({"parameters": []} if takes_parameters else {}))
     except TypeError as error:
-        raise ConfigError(
-            f"{path}: inputs: expected as many as {config.source!r} takes arguments, got {', '.join(names)}: {error}"
-        ) from None
+        by_name = any(each.kind in _BY_NAME_ALONE for each in signature.parameters.values())
+        hint = "; inputs are passed by their order, not by name: take them without * or ** in front" if by_name else ""
+        wanted = f"as many as {config.source!r} takes arguments"
+        raise ConfigError(f"{path}: inputs: expected {wanted}, got {', '.join(names)}: {error}{hint}") from None
     arguments = list(bound.arguments)[: len(names)]
     if arguments != names and sorted(arguments) == sorted(names):
         raise ConfigError(

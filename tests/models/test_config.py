@@ -23,6 +23,10 @@ def read(tmp_path, toml, overrides=None):
     return model_info(read_config(folder), source_of(folder, version=3), overrides)
 
 
+def test_a_file_may_begin_with_the_mark_of_editors_on_windows(tmp_path):
+    assert read(tmp_path, "\ufeff" + TOML.replace("\n", "\r\n")).inputs[0].name == "x"
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [

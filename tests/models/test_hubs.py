@@ -58,6 +58,14 @@ def test_refused_arguments(bert, kwargs, message):
     assert message in refused(write_model(bert[0], f"kwargs = {{ {kwargs} }}\n{BERT}", None))
 
 
+@pytest.mark.parametrize("name", ["/nowhere/weights", "./weights", "a/b/weights"])
+@pytest.mark.parametrize("task", ["", 'task = "feature-extraction"'])
+def test_a_folder_that_is_not_there_is_no_name_on_a_hub(tmp_path, name, task):
+    toml = f'source = "hf:{name}"\n{task}' if task else BERT.replace("hf:weights", f"hf:{name}")
+    folder = write_model(tmp_path / "m", toml, None)
+    assert refused(folder).endswith(f"source 'hf:{name}': {folder / name}: no such folder")
+
+
 # torchvision and timm: stand-ins with the same doors
 
 

@@ -67,6 +67,8 @@ class Outer:
     [
         ("", "too many positional arguments"),
         ("x, *, scale", "missing a required .*argument: 'scale'"),
+        ("*, x", "too many positional arguments; inputs are passed by their order, not by name"),
+        ("**inputs", "too many positional arguments; inputs are passed by their order, not by name"),
     ],
 )
 def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
@@ -143,7 +145,11 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("model.py:missing", "expected a callable 'missing' in model.py, which has none"),
+        ("model.py:missing", "'missing' in model.py, which has none of that name, but parses, opens, cancels, "),
+        (
+            "model.py:wants",
+            "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns",
+        ),
         ("other.py:build", "other.py: no such file"),
         ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
         ("model.py:fails", "KeyError: 'the reason'"),

@@ -305,17 +305,33 @@ def tensors(**shapes):
 @pytest.mark.parametrize(
     "save",
     [
-        None,
         lambda path: path.write_bytes(b"garbage"),
         lambda path: save_file(tensors(weight=(3, 3)), path),
         lambda path: save_file(tensors(weight=(3, 3), bias=3, more=1), path),
         lambda path: save_file(tensors(weight=(4, 3), bias=3), path),
     ],
-    ids=["missing", "garbage", "too few", "too many", "shape"],
+    ids=["garbage", "too few", "too many", "shape"],
 )
 def test_weights_that_do_not_fit_name_their_file(tmp_path, save):
     told = refused(with_weights(tmp_path, "w.safetensors", save))
     assert "w.safetensors: expected weights that fit the model" in told
+
+
+@pytest.mark.parametrize(
+    ("save", "message"),
+    [
+        (None, "expected a file, got nothing"),
+        (lambda path: torch.jit.script(nn.Linear(3, 3)).save(path),
+         "got TorchScript, a whole model: name it by source"),
+        (lambda path: torch.save({"epoch": 3, "optimizer": {"state": {}}, "net": nn.Linear(3, 3).state_dict()}, path),
+         "it is a checkpoint that has them below 'net': save that state dict alone"),
+    ],
+    ids=["missing", "TorchScript", "checkpoint"],
+)  # fmt: skip
+def test_what_are_no_weights_says_what_it_is(tmp_path, save, message):
+    told = refused(with_weights(tmp_path, "w.pt", save))
+    assert told.startswith(f"{tmp_path / 'm' / 'w.pt'}: ")
+    assert message in told
 
 
 @pytest.mark.parametrize("renamed", [False, True], ids=["", "a name that only torch reads"])

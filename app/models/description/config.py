@@ -116,7 +116,7 @@ def read_config(folder: Path) -> ModelTable:
     """Read `folder`/model.toml. Raises ConfigError naming the file, the key, the expected value and the actual one."""
     path = folder / FILE_NAME
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark in front
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: expected a readable TOML file: {error}") from None
     except RecursionError:

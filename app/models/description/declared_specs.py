@@ -165,7 +165,7 @@ def _read_labels(folder: Path, table: OutputTable) -> tuple[str, ...]:
     if table.labels is None:
         return ()
     try:
-        labels = tuple(file_at(folder / table.labels).read_text(encoding="utf-8").splitlines())
+        labels = tuple(file_at(folder / table.labels).read_text(encoding="utf-8-sig").splitlines())
     except (OSError, ValueError, ConfigError) as error:  # ValueError: no UTF-8, or a NUL in the name
         raise ValueError(f"labels: expected a readable text file: {error}") from None
     last = table.shape[-1] if table.shape else -1

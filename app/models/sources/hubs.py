@@ -50,9 +50,20 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     auto_class = getattr(transformers, str(class_name), None)
     if auto_class is None or not hasattr(auto_class, "from_pretrained"):
         raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
+    return _module(from_pretrained(auto_class, weights_at(name, folder), options))
+
+
+def weights_at(name: str, folder: Path) -> str:
+    """The folder of a `name` beside model.toml or elsewhere, or the name itself, if it may be an id on the hub.
+
+    Raises ConfigError for a folder that is not there.
+    """
     local = folder / name
-    place = str(local) if local.is_dir() else name
-    return _module(from_pretrained(auto_class, place, options))
+    if local.is_dir():
+        return str(local)
+    if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
+        raise ConfigError(f"{local}: no such folder")
+    return name
 
 
 def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 from app.errors import ConfigError, not_installed, presentable
 from app.models.sources.namespace import Namespace, current
+from app.user_code import place_of
 
 #: Our package, and its name.
 OURS = Path(__file__).resolve().parents[2]
@@ -31,6 +32,7 @@ _IMPORTING = threading.RLock()
 #: It is reentrant, because a factory that runs within `one_at_a_time` may call `from_pretrained`.
 PATCHING = threading.RLock()
 _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing, so others stop waiting
+_MOST_NAMES = 20  # of callables that an error lists
 _SHORT_BUILD_S = 1.0  # without transformers, nothing is replaced
 
 #: By file of an imported module: its modification time and size when a load first saw it.
@@ -77,12 +79,22 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
         namespace.outside.add(module.partition(".")[0])
     for part in name.split("."):
         if not hasattr(found, part):
-            hint = _shadowed(module)
-            raise ConfigError(f"expected a callable {name!r} in {module}, which has none of that name{hint}")
+            other = _shadowed(module) or _instead(found)
+            raise ConfigError(f"expected a callable {name!r} in {module}, which has none of that name{other}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"expected {name!r} in {module} to be callable, got {type(found).__name__}")
     return found
+
+
+def _instead(module: Any) -> str:
+    """The callables that a module defines itself, for an error."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    return f", but {', '.join(own[:_MOST_NAMES])}" if own else ""
 
 
 def load_file(path: Path) -> ModuleType:
@@ -102,6 +114,8 @@ def source_hint(error: BaseException, source: str, folder: Path) -> str:
         return (
             "; paths begin where the server was started: for a file beside model.py write Path(__file__).parent / NAME"
         )
+    if isinstance(error, TypeError) and not place_of(error):  # of the call itself
+        return "; it is called with `kwargs` of model.toml alone, and returns the model that is then called with inputs"
     if not isinstance(error, ImportError) or not error.name:
         return ""
     package = error.name.partition(".")[0]

@@ -138,16 +138,25 @@ def load_weights(built: Any, path: Path) -> None:
     """Load a state dict strictly: every weight of the module and no other. Raises ConfigError naming the file."""
     if not isinstance(built, nn.Module):
         raise ConfigError(f"{path}: weights need a source that returns an nn.Module, got {type(built).__name__}")
+    if any(name.startswith("code/") for name in _members(file_at(path))):
+        raise ConfigError(f"{path}: expected weights, got TorchScript, a whole model: name it by source")
     try:
-        file_at(path)
         if path.suffix == ".safetensors":
             from safetensors.torch import load_model
 
             load_model(built, path, strict=True)  # knows tied weights, which are saved once
         else:
-            built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
+            built.load_state_dict(_state_dict(path), strict=True)
     except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
         what = "got a pickle of something else: save model.state_dict() instead"
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
+
+
+def _state_dict(path: Path) -> Any:
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    for key, value in found.items():  # a checkpoint of a training has more than weights
+        if isinstance(value, dict) and value and all(isinstance(one, torch.Tensor) for one in value.values()):
+            raise ValueError(f"it is a checkpoint that has them below {key!r}: save that state dict alone")
+    return found

@@ -16,7 +16,7 @@ from app.errors import ConfigError, not_installed
 from app.models.base import one_line
 from app.models.description.config import ModelTable
 from app.models.description.config_tables import TaskTable
-from app.models.sources.hubs import from_pretrained
+from app.models.sources.hubs import from_pretrained, weights_at
 from app.models.sources.imports import optional
 from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import ScoreHead
@@ -36,8 +36,7 @@ def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
     Raises ConfigError `KEY: expected ..., got ...`, and whatever transformers raises.
     """
     task, options, name = str(config.task), config.task_options, config.source.partition(":")[2]
-    local = folder / name
-    place = str(local) if local.is_dir() else name
+    place = weights_at(name, folder)
     optional("transformers.utils.logging").disable_progress_bar()  # a log is no terminal
     model = _open_model(task, place, config.kwargs)
     if task == "image-classification":
