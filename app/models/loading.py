@@ -154,8 +154,8 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     path = folder / FILE_NAME
     samples = () if config.warmup is None else read_samples(folder / config.warmup.file, info)
     built = _open(config, folder, info)
-    if not callable(built) and not isinstance(built, Recurrent):
-        got = type(built).__name__
+    if isinstance(built, type) or not (callable(built) or isinstance(built, Recurrent)):
+        got = f"the class {built.__name__}" if isinstance(built, type) else type(built).__name__
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
     # the object that has the weights and hooks
     owner = built.cell if isinstance(built, Recurrent) else built
@@ -178,17 +178,23 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         call = cells.eval()
     else:
         refuse_own_axes(path, info)
-    decode = getattr(owner, "decode", None)
+    decode = _hook(owner, "decode")
     known = _signature(decode)
     return Model(
         info=info,
         call=call,
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
-        present=getattr(owner, "present", None),
+        present=_hook(owner, "present"),
         read_parameters=_any_parameters if takes_parameters else None,
         checks=Checks(samples),
     )
+
+
+def _hook(owner: Any, name: str) -> Callable[..., Any] | None:
+    """A function or method of this name. A network's submodule or flag of the name is no hook."""
+    found = getattr(owner, name, None)
+    return found if callable(found) and not isinstance(found, nn.Module) else None
 
 
 def _any_parameters(given: Mapping[str, Any]) -> None:

@@ -62,6 +62,22 @@ class Outer:
     assert model.decode("", b"") == {"x": [1, 2, 3]}
 
 
+def test_a_submodule_or_a_flag_is_no_hook(tmp_path):
+    """As the decoder of an autoencoder."""
+    code = """
+from torch import nn
+class build(nn.Module):
+    present = True
+    def __init__(self):
+        super().__init__()
+        self.decode = nn.Linear(3, 3)
+    def forward(self, x):
+        return self.decode(x)
+"""
+    model = load_code(tmp_path, code, TOML)
+    assert (model.decode, model.present) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("signature", "message"),
     [
@@ -158,6 +174,7 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         ("model.py:parses", "sys.argv holds the server's arguments"),
         ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
         ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
+        ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
     ],
 )
 def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, message):
@@ -171,6 +188,9 @@ def fails(): raise KeyError("the reason")
 def leaves(): sys.exit(3)
 def wants(argument): pass
 def gives_none(): return None
+def gives_class():
+    from pathlib import Path
+    return Path
 """
     folder = write_model(tmp_path / "m", TOML.replace("model.py:build", source), code)
     text = refused(folder)
