@@ -122,13 +122,18 @@ def open_torchscript(path: Path) -> nn.Module:
 
 def check_torchscript(path: Path) -> None:
     """Raise ConfigError unless the file is an archive of `torch.jit.save`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.partition("/")[2] for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile):
-        members = set()
+    members = _members(path)
     if "constants.pkl" not in members or not any(name.startswith("code/") for name in members):
         raise ConfigError(f"{path}: expected TorchScript, as torch.jit.save writes it. {_OTHERS}")
+
+
+def _members(path: Path) -> set[str]:
+    """The names in an archive below its root folder; none where the file is no archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.partition("/")[2] for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
 
 
 # weights and pickles
