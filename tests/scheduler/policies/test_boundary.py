@@ -16,10 +16,12 @@ from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.rows.estimates import Estimates
-from app.scheduler.types import Formed, Row
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Formed, Outcome, Row, Stage
 from planner.fleet import Setup, run
 
 from ..views import estimates_of, offer_of
+from ..world import make_call, make_device, make_program
 
 MS = 1_000_000
 LARGEST = 8
@@ -130,6 +132,22 @@ def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...
     for load in (0.25, 0.9):
         setup, whole = at_load(name, load)
         assert run(replace(setup, profile=sliced(setup.profile, shares)))["mean_ms"] <= 1.01 * whole
+
+
+@pytest.mark.parametrize(("deadline", "stage"), [(None, 0), (7 * MS + MS // 8, 1)])
+def test_a_row_that_is_due_does_not_wait_for_others(deadline: int | None, stage: int) -> None:
+    """Of a scheduler with one worker: three rows would catch up with the first at little cost, but past its time."""
+    short = (MS // 10,) * LARGEST
+    scheduler = Scheduler(make_device(LARGEST))
+    scheduler.add_program(make_program(stages=(Stage(Profile(short)), Stage(Profile(FLAT))), max_batch=LARGEST), 0)
+    scheduler.control(1, tables(tuple(map(sum, zip(short, FLAT, strict=True)))), 0)
+    scheduler.states[1].estimates.level = 1
+    scheduler.submit(make_call(0, deadline=deadline), 0)
+    (unit,) = scheduler.step(0).start
+    scheduler.submit(make_call(1, 3, arrived=1), 1)
+    scheduler.finished(Outcome(unit.id, compute_ns=MS // 10), MS // 10)
+    (following,) = scheduler.step(MS // 10).start
+    assert following.stage == stage
 
 
 def test_a_unit_picked_by_length_stays_as_it_is() -> None:
