@@ -21,7 +21,7 @@ class Idle:
         self.loop = loop
         self.busy = self.closed = False
         self.idle_since = 0.0
-        self.left: tuple[int, int] | None = None
+        self.left: tuple[int, ...] | None = None
         self.is_cut = False
 
     def waits(self) -> bool:
@@ -32,7 +32,7 @@ class Idle:
         self.closed = True
         self.left = (0, 0)
 
-    def unread(self) -> tuple[int, int] | None:
+    def unread(self) -> tuple[int, ...] | None:
         return self.left
 
     def cut(self) -> None:

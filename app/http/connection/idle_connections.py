@@ -28,7 +28,7 @@ class IdleConnection(Protocol):
         """Close the connection. No complete head of a request has arrived."""
         ...
 
-    def unread(self) -> tuple[int, int] | None:
+    def unread(self) -> tuple[int, ...] | None:
         """What the client has still to read, if the server waits for that: it changes with each byte that is read."""
         ...
 
@@ -71,10 +71,10 @@ class IdleConnections:
         if timer is not None:
             timer.cancel()
 
-    def _look_after(self, seconds: float, connection: IdleConnection, unread: tuple[int, int] | None = None) -> None:
+    def _look_after(self, seconds: float, connection: IdleConnection, unread: tuple[int, ...] | None = None) -> None:
         self._timers[connection] = connection.loop.call_later(seconds, self._look, connection, unread)
 
-    def _look(self, connection: IdleConnection, unread_before: tuple[int, int] | None) -> None:
+    def _look(self, connection: IdleConnection, unread_before: tuple[int, ...] | None) -> None:
         if (unread := connection.unread()) is not None:
             if unread == unread_before:
                 connection.cut()

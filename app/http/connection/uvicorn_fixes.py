@@ -13,7 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.connection.idle_connections import IdleConnections
-from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, without_upgrade
+from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, unacknowledged, without_upgrade
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
@@ -245,10 +245,11 @@ class PatchedProtocol(HttpToolsProtocol):
             self.transport.write(_HEAD_LATE)
         self._close()
 
-    def unread(self) -> tuple[int, int] | None:
+    def unread(self) -> tuple[int, ...] | None:
         """See idle_connections.IdleConnection."""
         if self.flow.write_paused or self.transport.is_closing():
-            return self.transport.get_write_buffer_size(), self._resumed
+            # The system takes more of the buffer only when much of what it holds has been read.
+            return self.transport.get_write_buffer_size(), self._resumed, unacknowledged(self.transport)
         return None
 
     def cut(self) -> None:

@@ -111,13 +111,13 @@ class TlsClose:
         self._timer.cancel()
 
     def _abort(self) -> None:
-        if _unsent(self._transport):
+        if unacknowledged(self._transport):
             self._timer = self._loop.call_later(_WAIT_S, self._abort)
         else:
             self._transport.abort()
 
 
-def _unsent(transport: asyncio.Transport) -> int:
+def unacknowledged(transport: asyncio.Transport) -> int:
     """Bytes that the client's system has not acknowledged yet; 0 if that cannot be found out.
 
     Bytes in the transport's own buffer are not counted, but that is empty whenever the kernel's queue is.
