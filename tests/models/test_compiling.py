@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import marshal
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -51,6 +55,27 @@ def test_an_error_is_that_of_the_source(folder: Path) -> None:
     with compiling_aside(), pytest.raises(SyntaxError) as caught:
         importlib.import_module("aside_wrong")
     assert (caught.value.filename, caught.value.lineno) == (str(folder / "aside_wrong.py"), 2)
+
+
+@pytest.mark.parametrize("how", ["no reader", "no writer", "Ctrl-C"])
+def test_a_child_whose_server_has_ended_says_nothing(how: str) -> None:
+    """Its errors would be the last lines of the server's log."""
+    command = [sys.executable, "-I", "-S", "-c", compiling._CHILD]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as child:
+        asked, answers = compiling._pipes(child)
+        asked.write(marshal.dumps((b"1", "a.py", 0)))
+        asked.flush()
+        assert marshal.load(answers) is not None
+        if how == "no reader":
+            answers.close()
+            asked.write(marshal.dumps((b"1", "b.py", 0)))
+            asked.flush()
+        elif how == "no writer":
+            asked.close()
+        else:
+            child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        assert (child.stderr.read(), child.wait(60)) == (b"", 0)
 
 
 def test_without_a_child_it_is_compiled_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,17 +23,18 @@ _CHILD = """
 import marshal, os, sys
 getattr(os, "nice", int)(5)
 asked, answers = sys.stdin.buffer, sys.stdout.buffer
-while True:
-    try:
+try:
+    while True:
         source, path, optimize = marshal.load(asked)
-    except EOFError:
-        break
-    try:
-        code = compile(source, path, "exec", dont_inherit=True, optimize=optimize)
-    except Exception:
-        code = None
-    marshal.dump(code, answers)
-    answers.flush()
+        try:
+            code = compile(source, path, "exec", dont_inherit=True, optimize=optimize)
+        except Exception:
+            code = None
+        marshal.dump(code, answers)
+        answers.flush()
+except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    pass  # the import or the server has ended
+os._exit(0)  # an ordinary exit would try to write again
 """
 _END_S = 5.0
 _LEAST_BYTES = 16 << 10  # of a source: a smaller one takes some 3 ms
