@@ -23,7 +23,8 @@ from app.scheduler.types import DeviceSpec
 #: Its matrices are small: more threads would only take cores from batches.
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _CHILD = """
-import os, pickle, sys
+import os, pickle, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to all processes of a service: the server ends this one
 # Batches and the event loop go first, at once: on two busy cores even a process of the lowest ordinary priority delays
 # them, as it is not interrupted for each.
 if hasattr(os, "SCHED_IDLE"):
@@ -39,7 +40,7 @@ try:
         found = exc
     sys.stdout.buffer.write(pickle.dumps(found))
     sys.stdout.buffer.flush()
-except (EOFError, BrokenPipeError, KeyboardInterrupt):
+except (EOFError, BrokenPipeError):
     pass  # the server has ended
 os._exit(0)  # an ordinary exit would try to write again
 """
@@ -54,8 +55,9 @@ async def solve_aside(*args: Any, **named: Any) -> ControlTables:
     import the program's main module again, which may be a script that starts a server.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _CHILD, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}
-    )
+        sys.executable, "-c", _CHILD, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE},
+        start_new_session=True,  # a Ctrl-C is for the server alone
+    )  # fmt: skip
     try:
         answer, _ = await process.communicate(pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named)))
     finally:

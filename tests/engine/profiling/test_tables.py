@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from dataclasses import replace
 from typing import Any, cast
 
@@ -98,6 +100,14 @@ async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(monkeyp
         await first
     (process,) = processes
     assert process.returncode is not None
+
+
+async def test_a_process_of_its_own_is_not_stopped_by_what_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C and service managers signal all processes, and the log would end with tables that are not solved."""
+    monkeypatch.setattr(control, "solve", os.getsid)
+    assert await solve_aside(0) != os.getsid(0)
+    monkeypatch.setattr(control, "solve", signal.getsignal)
+    assert await solve_aside(signal.SIGTERM) == signal.SIG_IGN
 
 
 @virtual
