@@ -70,7 +70,8 @@ class PatchedProtocol(HttpToolsProtocol):
         protocol, now = PatchedProtocol, self.loop.time()
         protocol.malformed += 1
         if not 0 <= now - protocol._reported_at < 1:
-            self.logger.warning("malformed HTTP requests received: %d", protocol.malformed - protocol._reported)
+            count, sender = protocol.malformed - protocol._reported, self.client[0] if self.client else "who has left"
+            self.logger.warning("malformed HTTP requests received: %d, the last from %s", count, sender)
             protocol._reported, protocol._reported_at = protocol.malformed, now
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
