@@ -156,7 +156,7 @@ def test_a_tensor_of_torch_is_copied_whatever_it_is_lazy_about() -> None:
     x, y = torch.ones(2, 3), tensor("y", "FP32", 3)
     assert copied(torch.complex(x, x).conj().imag, y, 1).tolist() == [[-1, -1, -1]]  # a view with its negative bit set
     assert copied(x.clone().requires_grad_(), y, 2).tolist() == x.tolist()
-    with pytest.raises(ConfigError, match=r"expected FP32, got torch\.bfloat16"):
+    with pytest.raises(ConfigError, match=r"expected FP32 \(torch\.float32\), got torch\.bfloat16"):
         copied(x.bfloat16(), y, 2)
 
 
