@@ -16,7 +16,7 @@ from app.models.checks.trial import (
     Unfit,
     check_independence,
     fit_row,
-    nan_warning,
+    network_warning,
     try_full_length,
 )
 from app.models.description.config import model_info
@@ -72,7 +72,7 @@ def try_model(model: Model) -> list[str]:
     """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
     run = call_directly(model)
     row = fit_row(model, run)
-    warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
+    warnings = [try_full_length(model, row, run), check_independence(model, run), network_warning(model)]
     return [warning for warning in warnings if warning]
 
 

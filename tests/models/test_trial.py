@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from app.contract import UNBOUNDED, Batching, Checks, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
-from app.models.checks.trial import Unfit
+from app.models.checks.row_check import TOLERANCES
+from app.models.checks.trial import Unfit, tolerance_of
 
 from .folders import try_out
 
@@ -238,12 +239,35 @@ def test_a_model_that_raises_what_is_no_exception_is_unfit(kind: type[BaseExcept
 # tolerances
 
 
+@pytest.mark.parametrize("how", ["module", "attribute", "closure"])
+def test_the_tolerance_is_that_of_the_weights_wherever_the_model_has_them(how: str) -> None:
+    net = nn.Linear(3, 3).half()
+
+    class Wraps:
+        def __init__(self) -> None:
+            self.net = net
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x.half()).float()
+
+    call = {"module": net, "attribute": Wraps(), "closure": lambda x: net(x.half()).float()}[how]
+    assert tolerance_of(model(call)) == TOLERANCES["FP16"]
+
+
 def test_a_weight_that_holds_nan_is_named() -> None:
     linear = nn.Linear(3, 3)
     assert try_out(model(linear)) == []
     with torch.no_grad():
         linear.bias[1] = torch.nan
     assert try_out(model(linear)) == ["weight 'bias' holds NaN: answers that depend on it are NaN"]
+
+
+def test_a_network_in_training_mode_inside_another_object_is_named() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0))
+    (warning,) = try_out(model(lambda x: net(x)))
+    assert warning == "Dropout is in training mode: call .eval() on the network that the model keeps"
+    net.eval()
+    assert try_out(model(lambda x: net(x))) == []
 
 
 # results of other numbers than rows

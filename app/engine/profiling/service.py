@@ -19,7 +19,7 @@ from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_pro
 from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
 from app.engine.profiling.work_queue import WorkQueue
-from app.models.checks.trial import Unfit, check_independence, nan_warning
+from app.models.checks.trial import Unfit, check_independence, network_warning
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
@@ -102,7 +102,7 @@ class Profiling:
         profile, rows = warm_up(self.device, executor)
         at_once = self.device.spec.max_running > 1
         dependence = check_independence(placed, run_on(self.device, executor), at_once=at_once)
-        for warning in (dependence, nan_warning(placed)):
+        for warning in (dependence, network_warning(placed)):
             if warning is not None:
                 log.warning("model %s: %s", placed.info.name, warning)
         # Not from `rows`: these may become rows of clients, and with a front clients send others.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,6 +42,7 @@ _LONGEST_MESSAGE = 500
 _COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
 
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
+_OF_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # these compute otherwise then
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
     "and transformers batch_first=True, take softmax, mean and the like along other dimensions",
@@ -223,26 +225,37 @@ def finding_warning(finding: Finding) -> str:
     return str(finding)
 
 
-def nan_warning(model: Model) -> str | None:
-    """A warning if a weight holds NaN, else None. Such a model serves, because the weight may be unused."""
-    stages = model.stages.calls or (model.call,)
-    named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
+def network_warning(model: Model) -> str | None:
+    """A warning if a weight holds NaN, or a network that another object keeps is in training mode, else None.
+
+    Such a model serves, because the weight may be unused, and dropout meant.
+    """
+    networks = [net for stage in model.stages.calls or (model.call,) for net in _networks(stage)]
+    named = (found for net in networks for found in net.named_parameters())
     wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
-    return None if wrong is None else f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
+    if wrong is not None:
+        return f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
+    trained = (part for net in networks for part in net.modules() if net is not model.call and part.training)
+    layer = next((type(part).__name__ for part in trained if isinstance(part, _OF_TRAINING)), None)
+    return None if layer is None else f"{layer} is in training mode: call .eval() on the network that the model keeps"
 
 
 def tolerance_of(model: Model) -> Tolerance:
     """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
     tensors = (*model.info.inputs, *model.info.outputs)
     found = {spec.datatype for spec in tensors if spec.datatype in _COARSEST_FIRST}
-    on_gpu = False
-    if isinstance(model.call, nn.Module):
-        weights = list(chain(model.call.parameters(), model.call.buffers()))
-        on_gpu = any(weight.is_cuda for weight in weights)
-        found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
+    weights = [weight for net in _networks(model.call) for weight in chain(net.parameters(), net.buffers())]
+    on_gpu = any(weight.is_cuda for weight in weights)
+    found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
     if "FP32" in found:
         found.add(_float32_precision(on_gpu))
     return TOLERANCES[next((name for name in _COARSEST_FIRST if name in found), "EXACT")]
+
+
+def _networks(call: Any) -> list[nn.Module]:
+    """The model itself, or the networks that another object keeps as attributes, or a function in its closure."""
+    kept = [cell.cell_contents for cell in getattr(call, "__closure__", None) or ()]
+    return [one for one in (call, *getattr(call, "__dict__", {}).values(), *kept) if isinstance(one, nn.Module)]
 
 
 def _float32_precision(on_gpu: bool) -> str:
