@@ -54,7 +54,7 @@ class Reported:
             at_stages=self._at_stages(),
             workers=len(scheduler.device.workers),
             program=self.program,
-            scale=estimates.latency[0].scale,
+            scale=estimates.latency[0].speed.scale,
             level=-1 if control is None else estimates.level,
             plan=Plan(stages, cell, profiled.profile.batch_ns, profiled.origin, loads, tables),
         )
@@ -96,7 +96,7 @@ class Reported:
                 "classes": gauges.classes(),
                 "policy": self.info.batching.policy,
                 "reorders": policy.reorders(estimates),
-                "batch_scale": latency.scale,
+                "batch_scale": latency.speed.scale,
                 "slowdown_scale": latency.speed.slower,
                 "handover_ms": latency.handover.ns / 1e6,
                 "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},

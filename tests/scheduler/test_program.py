@@ -42,7 +42,7 @@ def test_tables_are_those_of_the_load_with_the_hand_over() -> None:
     assert tables.peak == pytest.approx(2e9 / 230)
     state.estimates.set_control(tables)
     state.estimates.latency[0].observe(2, 400)
-    slower = state.estimates.latency[0].scale
+    slower = state.estimates.latency[0].speed.scale
     state.tick(S)
     assert slower > 1.1
     assert state.estimates.scale == pytest.approx((slower * 200 + 30) / 230)
@@ -54,9 +54,9 @@ class TestObserve:
         for _ in range(50):
             learn(state.estimates.latency, ran(2, 0), Outcome(0, None, 60), 0)
             learn(state.estimates.latency, ran(2, 1), Outcome(0, None, 6), 0)
-        assert state.estimates.latency[0].scale > 2.5
+        assert state.estimates.latency[0].speed.scale > 2.5
         state.reprofile(Profile((100, 110)))
-        assert [latency.scale > 2.5 for latency in state.estimates.latency] == [False, True]
+        assert [latency.speed.scale > 2.5 for latency in state.estimates.latency] == [False, True]
         assert (state.estimates.line.alpha, state.estimates.line.beta) == pytest.approx((90, 10))
         assert state.estimates.latency[0].predict(2) == 110
 

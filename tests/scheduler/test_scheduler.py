@@ -95,7 +95,7 @@ class TestPrograms:
         assert scheduler.states[1].estimates.arrivals.rate == pytest.approx(200)
         assert scheduler.policies[1].target(scheduler.states[1].estimates) == 3
         finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
-        scale = scheduler.states[1].estimates.latency[0].scale
+        scale = scheduler.states[1].estimates.latency[0].speed.scale
         assert 1.1 < scale < 1.5  # it took twice as long as predicted
         scheduler.tick(60 * MS)
         line = scheduler.states[1].estimates.line

@@ -99,7 +99,7 @@ class Evidence:
             return {}
         curve = self._curves[units, length][part]
         sizes = (point.size for point in self.counts if point.group == (units, length))
-        times, scale = curve.batch_ns, curve.scale
+        times, scale = curve.batch_ns, curve.speed.scale
         return {size: Estimate(times[size - 1] * scale, curve.error(size)) for size in sizes}
 
     def profile(self, length: int = 0, *, cell: bool = False, written: int = 0, **extra: Any) -> Profile:

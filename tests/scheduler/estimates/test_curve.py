@@ -154,16 +154,16 @@ class TestSpeed:
             curve.observe(2, 300)
         curve.handover.observe(100 * US)
         curve.tick()  # they ran in this window
-        slow = curve.scale
+        slow = curve.speed.scale
         assert (slow, curve.handover.ns) == (pytest.approx(2.0, rel=0.05), 5_000)
         curve.tick()
-        assert (curve.scale, curve.handover.ns) == (pytest.approx(slow**0.9), 4_500)
+        assert (curve.speed.scale, curve.handover.ns) == (pytest.approx(slow**0.9), 4_500)
 
     def test_what_is_planned_for_any_rows_follows_the_rows_that_arrive(self) -> None:
         curve = Curve(BY_LENGTH)
         for _ in range(200):
             curve.observe(2, 80, 1, 10)
-        assert (curve.scale, curve.planned) == (pytest.approx(1.0), pytest.approx(0.4, rel=1e-3))
+        assert (curve.speed.scale, curve.planned) == (pytest.approx(1.0), pytest.approx(0.4, rel=1e-3))
         assert (curve.predict(2), curve.predict(2, 1, 10), curve.slowdown(2, 1)) == (80, 80, curve.planned)
         for _ in range(60):
             curve.tick()
