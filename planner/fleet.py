@@ -167,7 +167,7 @@ class Setup:
 
     def solved(self) -> Setup:
         """The same setup with control tables, if the policy uses them."""
-        if not policy_class(self.policy).uses_tables() or self.tables is not None:
+        if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = self._served

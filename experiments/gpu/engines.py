@@ -92,7 +92,7 @@ async def ready(engine: Engine, served: ServedModel, limit_s: float) -> str:
     while time.monotonic() < end:
         plan = served.gauges().plan
         measured = not engine.profiling.spare or plan.origin == Origin.MEASURED
-        if measured and (plan.tables or plan.cell or not policy.uses_tables()):
+        if measured and (plan.tables or plan.cell or not policy.uses_tables):
             break
         await asyncio.sleep(_POLL_S)
     process.tune_garbage_collector()

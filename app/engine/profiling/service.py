@@ -209,7 +209,7 @@ class Profiling:
 
     def _solves(self, model: ProfiledModel) -> bool:
         """Whether the model's policy uses tables. A model that runs by its cell needs none."""
-        return model.executor.steps is None and policy_class(model.executor.model.info.batching.policy).uses_tables()
+        return model.executor.steps is None and policy_class(model.executor.model.info.batching.policy).uses_tables
 
     async def _solve(self, model: ProfiledModel, corrected: Profile | None) -> None:
         profile = model.profile

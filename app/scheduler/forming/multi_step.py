@@ -152,7 +152,7 @@ class MultiStep:
 
 def _takes_more(rows: int, stage: int, state: ProgramState, policy: Policy, worker: int) -> bool:
     """Whether others may join so many rows at the next boundary."""
-    joins = state.program.stages[stage].repeats or policy.merges()
+    joins = state.program.stages[stage].repeats or policy.merges
     return joins and rows < _most(stage, state, worker)
 
 

@@ -35,16 +35,10 @@ class Adaptive(Policy):
     """Runs as many rows as the control table says, padded to the size that it says."""
 
     name = "adaptive"
+    uses_tables = merges = True
 
     def __init__(self) -> None:
         self._planned = 0  # decisions of tables
-
-    @classmethod
-    def uses_tables(cls) -> bool:
-        return True
-
-    def merges(self) -> bool:
-        return True
 
     def reorders(self, estimates: Estimates) -> bool:
         return bool(estimates.curves.lengths)

@@ -68,6 +68,10 @@ class Policy:
 
     #: The only place where a policy's name is written.
     name = ""
+    #: Whether the driver must solve control tables for it.
+    uses_tables = False
+    #: Whether rows that wait may join others between two stages.
+    merges = False
 
     # what it needs of its device and driver
 
@@ -78,11 +82,6 @@ class Policy:
         Then it alone sets threads, workers and bounds, and no program of another policy runs there.
         """
         return ()
-
-    @classmethod
-    def uses_tables(cls) -> bool:
-        """Whether the driver must solve control tables for it."""
-        return False
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
         """Raise ValueError if the policy cannot serve on this device together with these others, by name."""
@@ -101,10 +100,6 @@ class Policy:
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         """Start a unit or hold. Here: start all waiting rows, up to the largest batch, once a worker is usable."""
         return cut_rows(offer, offer.ready.count)
-
-    def merges(self) -> bool:
-        """Whether rows that wait may join others between two stages."""
-        return False
 
     def passes_through(self, estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
         """Whether a batch of these rows would run `stage` unchanged if nothing else waits or arrives."""

@@ -30,9 +30,7 @@ class DvaInput(Policy):
     """
 
     name = "dva_input"
-
-    def merges(self) -> bool:
-        return True
+    merges = True
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         if offer.cell:
@@ -64,9 +62,7 @@ class DvaOperator(Window):
     """
 
     name = "dva_operator"
-
-    def merges(self) -> bool:
-        return True
+    merges = True
 
     def passes_through(self, estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
         remaining = estimates.curves.remaining

@@ -24,9 +24,7 @@ class Late(Policy):
     """Joins and leaves as in the paper. A model without a cell is served as by `no_wait`."""
 
     name = "late"
-
-    def merges(self) -> bool:
-        return True
+    merges = True
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         return Hold(None) if waits_for_stages(offer) else cut_rows(offer, offer.ready.count)
