@@ -15,7 +15,7 @@ import torch
 from app.contract import Model
 from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
-from app.models.base import one_line
+from app.models.base import is_out_of_memory, one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
 
@@ -125,14 +125,11 @@ def fault_of(exc: BaseException) -> Fault:
     An AcceleratorError may mean that the device is lost, or that only this unit failed; its type does not tell. Here it
     counts as the model's fault, so code for an accelerator must test the device afterwards.
     """
-    if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
+    of_cuda = isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY
+    if of_cuda or is_out_of_memory(exc):
         return Fault.OOM
-    if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
-        return Fault.OOM
-    if isinstance(exc, GeneratorExit):  # the run of its units has been closed: the thread does no more
-        return Fault.DEVICE
-    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
-    return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+    # GeneratorExit: the run of its units has been closed, the thread does no more
+    return Fault.DEVICE if isinstance(exc, GeneratorExit) else Fault.MODEL
 
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:

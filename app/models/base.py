@@ -53,6 +53,12 @@ def with_place(text: str, error: BaseException) -> str:
     return f"{text} at {place}" if place else text
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    # torch's CPU allocator raises a plain RuntimeError, which only its text distinguishes from a model's own.
+    of_torch = type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
+    return of_torch or isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
 def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     """A model's result (a tensor, a tuple or list, a mapping or named tuple by output name) as a list in their order.
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, device_of, one_line, with_place
+from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
@@ -148,7 +148,7 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     worked = [size for size in sizes if size not in failed]
     wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
     size, first = next(iter((wrong or failed).items()))
-    if not (worked or wrong or model.checks.samples or _is_out_of_memory(first) or advice_on(first)):
+    if not (worked or wrong or model.checks.samples or is_out_of_memory(first) or advice_on(first)):
         raise Unfit from first  # else rows of other values would raise it as well
     problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
     raise ConfigError(problem) from (None if size in wrong else first)
@@ -305,15 +305,10 @@ def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
     if not worked or advice_on(error):
         return ""
     works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return works
     if size == 1 and isinstance(error, ConfigError):
         return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
     if size > max(worked) > 1:
         return f"{works}: give the most rows that it takes as max_batch, under [batching] in model.toml"
     return f"{works}: was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch's CPU allocator raises a plain RuntimeError, which only its text distinguishes from a model's own.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
