@@ -66,9 +66,10 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
     elif error is Fault.OOM:
         _fail_calls(ledger, rows, Reason.OOM, alone=True)
         return
-    cell = state.program.stages[unit.stage].repeats
-    for part in _parts(rows, cell=cell):
-        ledger.retry(part, state)
+    middle = (len(rows) + 1) // 2
+    for half in (rows[middle:], rows[:middle]):
+        if half:
+            ledger.retry(half, state)
 
 
 def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
@@ -77,18 +78,6 @@ def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
         if not row.call.alive:
             ledger.end(row)
     return [row for row in unit.rows if row.call.alive]
-
-
-def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
-    """The halves of a failed unit, the later rows first.
-
-    At a cell, new rows are split from those that have made steps, because the first step fails most often.
-    """
-    begin = [row for row in rows if not row.steps]
-    if cell and 0 < len(begin) < len(rows):
-        return [begin, [row for row in rows if row.steps]]
-    middle = (len(rows) + 1) // 2
-    return [half for half in (rows[middle:], rows[:middle]) if half]
 
 
 def lose(ledger: Ledger, unit: Unit) -> None:
