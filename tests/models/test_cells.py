@@ -256,16 +256,6 @@ class Spread(Sum):
         return super().step(x + 0 * state[0].sum(0), state)
 
 
-class SpreadAtStart(Sum):
-    def start(self, x: torch.Tensor) -> Any:
-        return x + 0 * x.sum(0), (torch.zeros(len(x), 2),)
-
-
-class SpreadAtFinish(Sum):
-    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
-        return state[0] + 0 * ys.sum((0, 1))
-
-
 COMPANY = r"the other rows of its batch: output 'y': .* alone, .* at step \d+ beside (a row|rows) at steps? \d"
 
 
@@ -275,8 +265,6 @@ COMPANY = r"the other rows of its batch: output 'y': .* alone, .* at step \d+ be
         (Centred(), COMPANY),
         (Foremost(), COMPANY),  # the row check of the whole passes: all of its rows are at one step
         (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
-        (SpreadAtStart(), "output 'x': .* alone, nan before step 1 with NaN"),
-        (SpreadAtFinish(), "output 'y': .* alone, nan after its last step with NaN"),
         (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
     ],
 )

@@ -20,7 +20,7 @@ from app.models.checks.samples import keywords, longest, stack
 from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
 from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import TextDecoder
-from app.models.recurrent.cells import CellModel, CellStart
+from app.models.recurrent.cells import CellModel
 from app.models.stages.staged import SecondAxes, passed_on, resized
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
@@ -60,7 +60,7 @@ def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
         return _stage_segments(model, rows)
     if model.writes:
         return [_decoder_segment(model, rows)]
-    return _cell_segments(model, rows) if isinstance(model.call, CellModel) else ()
+    return [_cell_segment(model, rows)] if isinstance(model.call, CellModel) else ()
 
 
 # stages
@@ -146,8 +146,8 @@ class _Stages:
 # cells
 
 
-def _cell_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
-    """A step, then the start and the finish, beside NaN alone.
+def _cell_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
+    """A step of a cell; what comes before the first and after the last is checked with the whole model.
 
     A few rows run alone, and the tensors of each step are kept. The same steps then run in shared batches: rows begin
     one after another, and leave as they end.
@@ -163,14 +163,7 @@ def _cell_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]
     specs = list(map(spec_of, [*names, *states, "ended"], lone[0].made))
     batches = list(_batches(steps, lone, model.info.batching.max_batch))
     ends = sorted({0, last // 2, last})
-    yield Segment(specs, lone, cell.step, batches, ends, lambda one: cell.step([one]), Cause.MEMORY)
-    begun = LoneRow(first, (), cell.start([LoneRow(first, (), ())]), "before step 1")
-    names = ["x", *states] if len(begun.made) > cell.states else states
-    yield Segment(list(map(spec_of, names, begun.made)), [begun], cell.start, beside_nan=[0])
-    if cell.finishes and last + 1 < _STEPS:
-        ended = cell.after(steps[0])
-        specs = [spec_of(spec.name, made) for spec, made in zip(model.info.outputs, ended.made, strict=True)]
-        yield Segment(specs, [ended], cell.finish, beside_nan=[0])
+    return Segment(specs, lone, cell.step, batches, ends, lambda one: cell.step([one]), Cause.MEMORY)
 
 
 def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: int) -> Iterator[Batch]:
@@ -192,11 +185,12 @@ class _Cell:
         assert isinstance(model.call, CellModel)
         self._model, self._cell = model, model.call
         self.finishes = model.call.finishes
-        self.ys = self.states = self._made = 0  # tensors of both that a step returns; the steps of the last row
+        self.ys = self.states = 0  # tensors of both that a step returns
 
     def alone(self, row: SampleRow) -> list[LoneRow]:
         """The steps of a row."""
-        begun = self._begin([row])
+        inputs = [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
+        begun = self._cell.begin(inputs, **keywords(self._model, [row], 1))
         limit = min(_STEPS, self._cell.limits(begun)[0])
         self.states, state = len(begun.state), begun.state
         steps: list[LoneRow] = []
@@ -209,11 +203,6 @@ class _Cell:
             ended = len(made) > self.ys + self.states and bool(made[-1][0])
         return steps
 
-    def start(self, lone: Sequence[LoneRow]) -> Tensors:
-        """What comes before the first step."""
-        begun = self._begin([one.row for one in lone])
-        return [*([] if begun.x is None else [begun.x]), *begun.state]
-
     def step(self, lone: Sequence[LoneRow]) -> Tensors:
         """One step of some rows: their ys, states, and which have ended if the cell says so."""
         given = _joined(lone)
@@ -222,22 +211,6 @@ class _Cell:
         self.ys = len(stepped.ys)
         ended = [] if stepped.ended is None else [stepped.ended]
         return [value.clone() for value in (*stepped.ys, *stepped.state, *ended)]
-
-    def after(self, steps: Sequence[LoneRow]) -> LoneRow:
-        """What comes after the last of all steps of a row."""
-        self._made = len(steps)
-        ys = [torch.stack([step.made[place] for step in steps], 1) for place in range(self.ys)]
-        one = LoneRow(steps[0].row, [*steps[-1].made[self.ys :][: self.states], *ys], ())
-        return LoneRow(one.row, one.given, self.finish([one]), "after its last step")
-
-    def finish(self, lone: Sequence[LoneRow]) -> Tensors:
-        given = _joined(lone)
-        ends = torch.tensor([self._made] * len(lone), device=self._cell.device)
-        return self._cell.finish(tuple(given[: self.states]), given[self.states :], ends)
-
-    def _begin(self, rows: Sequence[SampleRow]) -> CellStart:
-        inputs = [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, rows)]
-        return self._cell.begin(inputs, **keywords(self._model, rows, len(rows)))
 
 
 def _joined(lone: Sequence[LoneRow]) -> list[torch.Tensor]:
