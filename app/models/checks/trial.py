@@ -21,7 +21,7 @@ from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
-from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
+from app.models.checks.row_check import TOLERANCES, Cause, Run, Tolerance, check_at_once
 from app.models.checks.samples import (
     example_row,
     full_lengths,
@@ -204,8 +204,10 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
         return _blind_spot(model, rows)
-    if finding.cause is Cause.RANDOM or model.checks.row_check == "warn":
-        return finding_warning(finding)
+    if finding.cause is Cause.RANDOM:
+        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
+    if model.checks.row_check == "warn":
+        return str(finding)
     remedy = _REMEDIES[finding.cause]
     if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
         remedy = f"{_BY_ITS_CELL}. Otherwise: {remedy}"
@@ -213,16 +215,6 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         f"{_leave_batch_out(model.info)}{finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml'
     )
-
-
-def finding_warning(finding: Finding) -> str:
-    """The finding as a warning, for a model that serves nevertheless."""
-    if finding.cause is Cause.RANDOM:
-        return (
-            f"whether its rows are independent is unchecked, {finding}: does it sample, use dropout in training mode, "
-            "or keep something of earlier calls (a counter, a state), which must not reach other requests?"
-        )
-    return str(finding)
 
 
 def network_warning(model: Model) -> str | None:
