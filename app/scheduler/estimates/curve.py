@@ -288,8 +288,8 @@ class Speed:
     A batch that was beside others for part of its time shows the sum of the first and that share of the second. So if
     shares differ both are known, and if not, `beside_error` says so. `most`: units at once. `drift`: what the last
     batches were off on average; if that is significant the speed is `changing`, and is followed in a few batches.
-    `scale`: what a batch alone takes now over its undisturbed time; `slower`: by how much more than
-    the profile says units that run at once slow each other.
+    `scale`: what a batch alone takes now over its undisturbed time. `slower`: by how much more than the profile says
+    units that run at once slow each other.
     """
 
     __slots__ = (
