@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -74,9 +74,12 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     elif isinstance(result, Mapping):
         values = _by_name(result, outputs)
     else:
-        raise ConfigError(
-            f"expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, got {type(result).__name__}"
-        )
+        hint = ""
+        if isinstance(result, (Coroutine, Generator)):
+            result.close()  # else Python warns that nobody has awaited it
+            hint = ": define it without async and yield"
+        got = type(result).__name__
+        raise ConfigError(f"expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, got {got}{hint}")
     if len(values) != len(outputs):
         by_row = f"; {PADDED}" if any(isinstance(value, (Mapping, list, tuple)) for value in values) else ""
         raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}{by_row}")

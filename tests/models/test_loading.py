@@ -161,7 +161,7 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("model.py:missing", "'missing' in model.py, which has none of that name, but parses, opens, cancels, "),
+        ("model.py:missing", "'missing' in model.py, which has none of that name, but Other, parses, opens, cancels, "),
         (
             "model.py:wants",
             "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns",
@@ -170,6 +170,7 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
         ("model.py:fails", "KeyError: 'the reason'"),
         ("model.py:leaves", "SystemExit: 3"),
+        ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
         ("model.py:cancels", "CancelledError: "),
         ("model.py:parses", "sys.argv holds the server's arguments"),
         ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
@@ -181,6 +182,9 @@ def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, 
     code = """
 import argparse, asyncio, sys
 VALUE = 1
+class Other:
+    def __init__(self): self.call = print
+OBJECT = Other()
 def parses(): argparse.ArgumentParser().parse_args(["serve"])
 def opens(): open("model.toml")
 def cancels(): raise asyncio.CancelledError

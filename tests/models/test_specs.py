@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,6 +175,18 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
 def test_normalise_names_what_is_wrong(result, message):
     with pytest.raises(ConfigError, match=message):
         normalise(result, [Y, Z])
+
+
+@pytest.mark.filterwarnings("error")  # as of a coroutine that nobody has awaited
+def test_a_coroutine_or_a_generator_is_no_result():
+    async def later():
+        return torch.ones(2, 3)
+
+    for result, kind in ((later(), "coroutine"), ((row for row in torch.ones(2, 3)), "generator")):
+        with pytest.raises(ConfigError, match=rf"\['y'\], got {kind}: define it without async and yield"):
+            normalise(result, [Y])
+        del result
+    gc.collect()
 
 
 @pytest.mark.parametrize(

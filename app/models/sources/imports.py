@@ -88,7 +88,9 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
 
 
 def _instead(module: Any) -> str:
-    """The callables that a module defines itself, for an error."""
+    """The callables that a module defines itself, for an error; "" of anything else."""
+    if not isinstance(module, ModuleType):
+        return ""
     own = [
         name
         for name, value in vars(module).items()
