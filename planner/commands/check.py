@@ -39,7 +39,7 @@ def models(
 
 
 def check(
-    place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
+    place: Annotated[Path, typer.Argument(help="A model repository, or a model's folder or file, as serve takes.")],
     row_check: Annotated[
         Literal["refuse", "warn", "off"] | None,
         typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]"),
@@ -51,8 +51,11 @@ def check(
     Prints what each declares. Exit status 1 if one would not be served.
     """
     from planner.commands.checked_models import check as check_models
+    from planner.commands.scaffold.bare import with_model_toml
 
-    results = check_models(place if place.exists() else str(place), row_check)
+    with with_model_toml(str(place), ()) as changed:
+        found = str(changed["models"]) if changed else place if place.exists() else str(place)
+        results = check_models(found, row_check)
     for result in results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:

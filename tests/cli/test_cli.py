@@ -180,6 +180,17 @@ def made(folder: Path) -> Path:
     return folder
 
 
+def test_check_takes_what_serve_takes(tmp_path: Path) -> None:
+    """A folder without a model.toml, too."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "model.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(4, 2)\n")
+    ended = run("check", str(tmp_path / "net"))
+    assert ended.exit_code == 0
+    assert "net version 1: 10 parameters" in plain(ended.output)
+    (tmp_path / "net.csv").write_text("x")
+    assert "expected its folder, or a model's file" in str(run("check", str(tmp_path / "net.csv")).exception)
+
+
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
 def test_exit_status_of_check(tmp_path: Path, strict: tuple[str, ...]) -> None:
     """A warning counts with --strict alone, a model that cannot be served always; `models` says so, too."""
