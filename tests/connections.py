@@ -19,7 +19,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Transport(asyncio.Transport):
-    """A connection whose other side is the test. Once it is lost, a write raises, as uvloop's do."""
+    """A connection whose other side is the test. Once it is lost or our side has ended, a write raises, as uvloop's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +41,8 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes) -> None:  # type: ignore[override]
         if self.lost:
             raise RuntimeError("the handler is closed")
+        if self.ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
         self.writes.append(data)
         self.wrote.set()
 

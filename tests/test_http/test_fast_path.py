@@ -249,6 +249,26 @@ async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Ta
     assert (len(handler.taken), connection.transport.closing or connection.transport.ended) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"\0 nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET /\r\n", post(b"/a"),
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n\0 nonsense\r\n\r\n",
+    ],
+    ids=["nonsense", "no host", "no version", "a request", "a long head", "an upgrade, then nonsense"],
+)  # fmt: skip
+async def test_what_came_with_a_request_whose_answer_is_the_last_has_none(
+    handler: Takes, behind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered before its body has come, as where a model does not serve, and nothing more can be written."""
+    handler.full = True
+    monkeypatch.setattr(Taken, "closes", True)
+    connection = await connected(handler, post(b"/a") + behind)
+    assert (connection.transport.writes, connection.transport.ended) == ([LAST_ANSWER], True)
+    assert len(handler.taken) == 1
+
+
 @pytest.mark.parametrize(("sent", "later"), [(b"", b""), (b"P", b"O"), (b"GET /a HTTP/1.1\r\nHost: a\r\n", b"X")])
 @pytest.mark.parametrize("before", [False, True])
 async def test_a_head_that_does_not_come_to_its_end(handler: Takes, sent: bytes, later: bytes, before: bool) -> None:

@@ -92,14 +92,17 @@ class PatchedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self._log_malformed()
-            self._refuse_request()
+            if not self._discards_input:  # as it does behind the last answer, to an earlier request in this read
+                self._log_malformed()
+                self._refuse_request()
         except httptools.HttpParserUpgrade as upgrade:
             if self._upgrade_offered:
                 self._decline(data[upgrade.args[0] :])
             else:
                 self._unsupported_upgrade_warning()
         else:
+            if self._discards_input:
+                return False
             if self._in_head and data.endswith(b"\n") and self.url and self.parser.get_http_version() in _NO_VERSION:
                 # HTTP/0.9 has no headers: nothing need follow this line
                 self._log_malformed()
