@@ -11,7 +11,7 @@ import torch
 
 from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.base import copied, normalise, one_line, returned
+from app.models.base import checked, normalise, one_line, returned
 from app.models.description.config import model_info, read_config
 
 from .folders import source_of, table, toml_of, write_model
@@ -194,7 +194,7 @@ def test_a_coroutine_or_a_generator_is_no_result():
     [
         (Y, torch.ones(2, 4), r"output 'y': expected shape \[2, 3\], got \[2, 4\]"),
         (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
-        (Y, torch.ones(2, 3, dtype=torch.float64), "expected FP32, got torch.float64"),
+        (Y, torch.ones(2, 3, dtype=torch.float64), r"expected FP32 \(torch.float32\), got torch.float64"),
         (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
@@ -202,7 +202,7 @@ def test_a_coroutine_or_a_generator_is_no_result():
 )
 def test_a_wrong_output_is_named_with_both_sides(spec, value, message):
     with pytest.raises(ConfigError, match=message):
-        copied(*returned(value, [spec], 2, {"tokens": 5}), spec, 2)
+        checked(*returned(value, [spec], 2, {"tokens": 5}), spec)
 
 
 def test_an_error_in_one_line_has_no_colour_codes():
