@@ -76,7 +76,7 @@ def join(offer: Offer, neighbours: Neighbours) -> Cut:
     costs, plan = _costs(offer, neighbours), offer.state.estimates.curves.plan
     if costs is not None and plan is not None:
         stage, waiting = neighbours.downstream_stage, neighbours.downstream
-        counts = _counts(plan, 0, rows, costs.table_batch(waiting) - waiting)
+        counts = _counts(rows, costs.table_batch(waiting) - waiting)
         rows = min(counts, key=lambda joining: costs.of(_wait(plan, stage, waiting, 0, joining).runs, joining))
     return begin(offer, neighbours, rows)
 
@@ -111,7 +111,7 @@ def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> 
     if plan is None:
         return None
     begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
-    counts = _counts(plan, stage, min(upstream, offer.full - rows), costs.table_batch(rows) - rows)
+    counts = _counts(min(upstream, offer.full - rows), costs.table_batch(rows) - rows)
     waits = (_wait(plan, offer.stage, rows, stage, joining) for joining in counts)
     return _Options(plan.remaining_ns[offer.stage], _together(plan, offer.stage, rows), begun, waits)
 
@@ -180,22 +180,11 @@ def _wait(plan: StagePlan, stage: int, rows: int, source: int, joining: int) -> 
     return _Wait(joining, wait_ns, [(wait_ns + first, ended), *others])
 
 
-def _counts(plan: StagePlan, stage: int, most: int, planned: int) -> Iterator[int]:
-    """Numbers of rows worth trying: every one up to a few, else the rows of 1, 2, 4, ... parts of the plan, and all.
-
-    `planned`: the number that completes the batch of the table.
-    """
+def _counts(most: int, planned: int) -> Sequence[int]:
+    """Numbers of rows worth trying: every one up to a few, else the one that completes the table's batch, and all."""
     if most <= _TRIED:
-        yield from range(1, most + 1)
-        return
-    if 0 < planned < most:
-        yield planned
-    parts, rows, count = plan.part[stage], 0, 0
-    while rows < most:
-        rows += parts[most - rows - 1]
-        count += 1
-        if rows == most or not count & (count - 1):
-            yield rows
+        return range(1, most + 1)
+    return (planned, most) if 0 < planned < most else (most,)
 
 
 def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
