@@ -122,7 +122,7 @@ def test_an_outputs_free_axis_among_several_is_not_guessed(tmp_path):
     )
 
 
-# Invariant: what passes `normalise` and `verify` has the number, order, dtypes and shapes that were declared.
+# Invariant: what passes `returned` and `checked` has the number, order, dtypes and shapes that were declared.
 
 
 Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
