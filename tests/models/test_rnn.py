@@ -187,6 +187,8 @@ def with_layer(layer: nn.Module) -> Net:
          "expected nothing after 'layer' to read what comes before it, got 'ids'"),
         (net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
          "expected a module that torch.fx can trace, got TraceError"),
+        (net_of(lambda self, ids: self.read(ids)[0] * len(ids)),
+         r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:

@@ -60,6 +60,7 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (RuntimeError, r"with a bool tensor is not supported", _DATATYPES),
     (IndexError, r"tensors used as indices must be", _DATATYPES),
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
+    (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
     (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
     (AttributeError, r"^'bytes' object has no attribute", _BYTES),
     (ValueError, r"input dtype .* does not match weight dtype", _DATATYPES),

@@ -20,6 +20,7 @@ from torch.nn.utils import rnn as packing
 
 from app.errors import ConfigError
 from app.models.base import one_line
+from app.models.checks.advice import advice_on
 from app.models.sources.imports import PATCHING
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
@@ -143,7 +144,10 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
             warnings.simplefilter("ignore")  # torch.fx warns of arguments with a default
             return tracer.trace(module, concrete_args=rest or None)
     except Exception as error:  # whatever its code raises, called with torch.fx's proxies
-        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {one_line(error)}") from error
+        hint = f"; {advice}" if (advice := advice_on(error)) else ""
+        raise ConfigError(
+            f"recurrent: expected a module that torch.fx can trace, got {one_line(error)}{hint}"
+        ) from error
 
 
 def _call(graph: fx.Graph, name: str) -> fx.Node:
