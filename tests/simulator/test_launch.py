@@ -69,7 +69,7 @@ class TestHandover:
             simulator.drain()
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
             learnt = node.scheduler.states[1].estimates.latency[0]
-            assert (learnt.handover.ns, learnt.scale) == (2 * MS, 1.0)
+            assert (learnt.handover.ns, learnt.speed.scale) == (2 * MS, 1.0)
 
     @full
     @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])

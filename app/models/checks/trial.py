@@ -205,7 +205,10 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
     if finding is None:
         return _blind_spot(model, rows)
     if finding.cause is Cause.RANDOM:
-        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
+        return (
+            f"whether its rows are independent is unchecked, {finding}: does it sample, use dropout in training mode, "
+            "or keep something of earlier calls (a counter, a state), which must not reach other requests?"
+        )
     if model.checks.row_check == "warn":
         return str(finding)
     remedy = _REMEDIES[finding.cause]

@@ -119,7 +119,7 @@ def test_failures_say_what_and_only_a_servers_own_are_errors() -> None:
     _, broken, _, bug, gone = spans
     assert [[*told(span.events[0]).values()] for span in (broken, bug)] == [
         ["ValueError", "poisoned"],
-        ["KeyError", "'a bug'"],
+        ["KeyError", "no key 'a bug'"],
     ]
     assert (broken.status.description, told(broken)["error.type"]) == ("it failed", "model_failed")
     assert "starling.version" not in told(gone)
