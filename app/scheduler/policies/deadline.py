@@ -8,8 +8,8 @@ docs/theory/policies.md.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from app.scheduler.estimates.lengths import LengthTimes
@@ -128,7 +128,9 @@ def _period(offer: Offer, schedule: Schedule) -> float:
 
 
 def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -> Cut:
-    """Rows around the first by length that end by its deadline; or the shortest, if these make as many others late."""
+    """Rows around the first by length that end by its deadline. If these make as many others late, the shortest, if
+    more of them end in time.
+    """
     times, first = offer.state.estimates.curves.lengths[0], window.lengths[window.place]
     slower = schedule.time(1, first) / times.at(first).times[0]
     within = (schedule.deadlines[0] - schedule.begins) / slower
@@ -139,7 +141,9 @@ def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -
     late = sum(0 <= last - others < slower * at.times[rows - 1] / schedule.workers for last in schedule.deadlines)
     # A first row without a deadline is served: passed over, it would wait for ever, since it is never dropped.
     if late >= rows and schedule.deadlines[0] < NEVER:
-        few = _shortest(schedule, window, times, min(most, len(window.lengths)), slower)
+        time = slower * at.times[rows - 1]
+        in_time = sum(schedule.begins + time <= last for last in schedule.similar(rows, shorter))
+        few = _shortest(schedule, window, times, min(most, len(window.lengths)), slower, in_time / time)
         if few:
             rows, shorter, at = few, window.place, times.at(window.lengths[few - 1])
     size = at.sizes[rows - 1]
@@ -147,11 +151,19 @@ def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -
     return Cut(rows, size if size <= offer.capacities()[0] else rows, reason, shorter=shorter)
 
 
-def _shortest(schedule: Schedule, window: LengthWindow, times: LengthTimes, most: int, slower: float) -> int:
-    """How many of the shortest rows end in time together, with the highest throughput; 0 if not even one does."""
-    best, rows = 0.0, 0
-    for size, last in enumerate(accumulate(schedule.similar(most, window.place), min), 1):
-        time = times.at(window.lengths[size - 1]).times[size - 1]
-        if schedule.begins + slower * time <= last and size / time > best:
-            best, rows = size / time, size
+def _shortest(
+    schedule: Schedule, window: LengthWindow, times: LengthTimes, most: int, slower: float, goodput: float
+) -> int:
+    """How many of the shortest rows are run together for the highest goodput; 0 if it is no higher than `goodput`.
+
+    That is a unit's rows that end in time, by the time that it takes. Others of it may be late: where a larger batch
+    takes hardly longer, units of rows that all end in time would be too small to keep up.
+    """
+    rows, deadlines = 0, list[int]()
+    for size, last in enumerate(schedule.similar(most, window.place), 1):
+        insort(deadlines, last)
+        time = slower * times.at(window.lengths[size - 1]).times[size - 1]
+        in_time = size - bisect_left(deadlines, schedule.begins + time)
+        if in_time / time > goodput:
+            goodput, rows = in_time / time, size
     return rows

@@ -108,9 +108,9 @@ class TestBacklog:
 class TestLengths:
     """T(b, 100) is twice T(b, 10) = 5, 7, 9, ... ms."""
 
-    def first(self, *calls: tuple[int, int | None]) -> list[int]:
+    def first(self, *calls: tuple[int, int | None], profile: Profile = PER_LENGTH) -> list[int]:
         """Lengths of the rows of the first unit. Calls: (length, deadline in ms); all are there at 0."""
-        scheduler = scheduler_of(program(PER_LENGTH), device=make_device(LARGEST))
+        scheduler = scheduler_of(program(profile), device=make_device(LARGEST))
         for ident, (length, deadline) in enumerate(calls):
             scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline and deadline * MS), 0)
         (unit,) = scheduler.step(0).start
@@ -128,6 +128,10 @@ class TestLengths:
     )
     def test_rows_that_go_first(self, calls: list[tuple[int, int | None]], lengths: list[int]) -> None:
         assert self.first(*calls) == lengths
+
+    def test_a_row_that_would_make_three_others_late_is_dropped(self) -> None:
+        flat = Profile((10 * MS,) * LARGEST, by_length=((10, (5 * MS,) * LARGEST), (100, (10 * MS,) * LARGEST)))
+        assert self.first((10, 6), *[(100, 11)] * 3, profile=flat) == [100, 100, 100]
 
 
 class Watched(Busy):
