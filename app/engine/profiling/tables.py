@@ -56,7 +56,7 @@ async def solve_aside(*args: Any, **named: Any) -> ControlTables:
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _CHILD, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE},
-        start_new_session=True,  # a Ctrl-C is for the server alone
+        process_group=0,  # a Ctrl-C is for the server alone; Linux gives a new session a share of the cores of its own
     )  # fmt: skip
     try:
         answer, _ = await process.communicate(pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named)))
