@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from app.scheduler.estimates.curve import Curve
 
 _UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
-#: Time between two solutions: a second for each worker, half as long again each time up to the last. One takes half a
-#: second of a core, which batches miss if all cores are busy: five in twelve seconds cost an encoder on two workers up
-#: to 40 % of its mean latency.
-_FIRST_NS, _LONGEST_NS = 1_000_000_000, 60_000_000_000
+#: Time between two solutions, half as long again each time up to the last. A solution takes less than a tenth of a
+#: second of a core, for several workers half a second, which on busy cores their batches miss: five of them in twelve
+#: seconds cost an encoder on two workers up to 40 % of its mean latency.
+_FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 60_000_000_000
 
 
 class Due:
@@ -20,7 +20,7 @@ class Due:
 
     def __init__(self, workers: int = 1) -> None:
         self._at = 0
-        self._gap_ns = workers * _FIRST_NS
+        self._gap_ns = _FIRST_NS if workers == 1 else _FIRST_OF_SEVERAL_NS
 
     def again(self, curves: Sequence[Curve], now: int) -> bool:
         """Whether to solve them now. `curves`: of all stages. Cheap."""
