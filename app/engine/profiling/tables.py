@@ -24,6 +24,7 @@ from app.scheduler.types import DeviceSpec
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _CHILD = """
 import os, pickle, signal, sys
+os.setpgid(0, 0)  # a Ctrl-C is for the server alone; a new session would get a share of the cores of its own
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to all processes of a service: the server ends this one
 # Batches and the event loop go first, at once: on two busy cores even a process of the lowest ordinary priority delays
 # them, as it is not interrupted for each.
@@ -55,9 +56,8 @@ async def solve_aside(*args: Any, **named: Any) -> ControlTables:
     import the program's main module again, which may be a script that starts a server.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _CHILD, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE},
-        process_group=0,  # a Ctrl-C is for the server alone; Linux gives a new session a share of the cores of its own
-    )  # fmt: skip
+        sys.executable, "-c", _CHILD, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}
+    )
     try:
         answer, _ = await process.communicate(pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named)))
     finally:

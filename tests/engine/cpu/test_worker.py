@@ -122,7 +122,7 @@ def test_wait_until_begun_hears_that_a_unit_has_been_turned_to_and_waits_for_nob
     worker._begun = SimpleNamespace(acquire=acquire, release=lock.release, locked=lock.locked)
     worker.wait_until_begun()  # it has nothing
     assert heard == []
-    worker.jobs = SimpleNamespace(empty=lambda: False)
+    worker.jobs = SimpleNamespace(empty=lambda: False, get=jobs.get)
     worker.wait_until_begun()
     worker.wait_until_begun()  # while the model is still running
     assert heard == [True]
