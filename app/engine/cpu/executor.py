@@ -1,11 +1,11 @@
 """Runs units of models on a CPU: worker threads, and the executor of models that run whole.
 
-A worker runs one unit after another. It gets them through one queue and reports through one callback. It knows nothing
-of calls. The loop waits, about 0.05 ms, for an idle worker to begin before it answers calls: answering holds the
-interpreter lock, and units would begin up to 0.9 ms late (two cores, 90th percentile, batches of 14 calls).
+A worker gets units by one queue, reports by one callback, and knows nothing of calls. The loop waits, about
+0.05 ms, for an idle one to begin before it answers calls: answering holds the interpreter lock, and units would begin
+up to 0.9 ms late (two cores, 90th percentile, batches of 14 calls).
 
-The rows of a batch that fails run again from their slots, and models write into their inputs: with torch or numpy, for
-some rows only. So a model is given copies, except for a row that runs alone, which does not run again.
+Rows of a failed batch run again from their slots, and models write into their inputs. So a model is given copies,
+except of a row that runs alone.
 """
 
 from __future__ import annotations

@@ -68,11 +68,11 @@ class Share:
 
     def limit(self, offer: Offer, now: int) -> None:
         """Limit an offer of best-effort rows to the largest unit that may start now; 0 rows if none may."""
-        self.limit_by_rules(offer, now)
+        self._limit_by_rules(offer, now)
         if offer.rows and self.hold:
             self.held, offer.rows = True, 0
 
-    def limit_by_rules(self, offer: Offer, now: int) -> None:
+    def _limit_by_rules(self, offer: Offer, now: int) -> None:
         """The same, but for `hold`."""
         most, realtime = offer.rows, self._realtime_units()
         offer.usable = self._open_to_best_effort(offer.usable)
