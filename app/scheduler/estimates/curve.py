@@ -35,7 +35,7 @@ _RECENT = 0.125  # and in `drift`: about the last eight count
 _LONG = 1 / 256  # and in the mean square of that: if disturbances last, batches that follow each other are alike
 _SIGNIFICANT = 3.0  # standard deviations of `drift` without a change of speed
 _STEP = 0.002  # by how much the speed changes from one batch to the next, usually
-_DOUBT = 0.1  # of the speed, at first
+_DOUBT = 1.0  # of the speed, at first: live batches take several times as long as a warm-up's where models are small
 _BESIDE, _BESIDE_MEASURED = 0.25, 0.05  # of the slowdown by other units, at first: guessed, measured
 _FORGOTTEN = 1e-4  # growth of the square of that for each window without units beside others
 _CROWDED, _MOSTLY = 16, 0.7  # batches in a row that were beside others for so much of their time
@@ -71,7 +71,7 @@ class Curve:
         "profile", "speed",
     )  # fmt: skip
 
-    def __init__(self, profile: Profile, most: int = 1) -> None:
+    def __init__(self, profile: Profile, most: int = 1, doubt: float = _DOUBT) -> None:
         self.profile = profile
         #: By the number of units that run, less one.
         self._tables = [[*map(float, profile.times_of(units))] for units in range(1, most + 1) if profile.batch_ns]
@@ -80,7 +80,7 @@ class Curve:
         self._variance = [max(_FLOOR, error) ** 2 for error in profile.errors]
         self._surprised = [0] * len(self._variance)  # batches in a row that were far off, negative: too fast
         self._last = [-_APART] * len(self._variance)  # when the last of them ran, in batches
-        self.speed = Speed(profile, most)
+        self.speed = Speed(profile, most, doubt)
         self.handover = Handover(profile.handover_ns)
         self._planned = 1.0  # observed over `batch_ns`, whatever the length
         self._used = self._state()
@@ -297,16 +297,16 @@ class Speed:
         "changing", "drift", "noise", "scale", "slower",
     )  # fmt: skip
 
-    def __init__(self, profile: Profile, most: int) -> None:
+    def __init__(self, profile: Profile, most: int, doubt: float) -> None:
         self.scale = self.slower = 1.0
         self.noise = _NOISE if profile.errors else _LEAST_NOISE  # variance of one batch
         self.drift = 0.0
         self._usual = self.noise * _RECENT / (2 - _RECENT)  # mean square of `drift`
         self.changing = False
         self._alone = self._beside = 0.0
-        self._of_alone, self._both = _DOUBT**2, 0.0  # covariances
-        doubt = _BESIDE_MEASURED if profile.concurrency_ns else _BESIDE
-        self._of_beside = doubt**2 if profile.errors and most > 1 else 0.0
+        self._of_alone, self._both = doubt**2, 0.0  # covariances
+        beside = _BESIDE_MEASURED if profile.concurrency_ns else _BESIDE
+        self._of_beside = beside**2 if profile.errors and most > 1 else 0.0
         self.batches = self._company = 0
         self._seen = self._tried = False
 
