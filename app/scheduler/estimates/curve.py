@@ -35,7 +35,9 @@ _RECENT = 0.125  # and in `drift`: about the last eight count
 _LONG = 1 / 256  # and in the mean square of that: if disturbances last, batches that follow each other are alike
 _SIGNIFICANT = 3.0  # standard deviations of `drift` without a change of speed
 _STEP = 0.002  # by how much the speed changes from one batch to the next, usually
-_DOUBT = 1.0  # of the speed, at first: live batches take several times as long as a warm-up's where models are small
+#: Of the speed, at first: live batches of small models take several times as long as those of a warm-up, of all sizes
+#: alike. Where batches follow each other, or the profile is exact, they are not so far off.
+_DOUBT, STEADY = 1.0, 0.1
 _BESIDE, _BESIDE_MEASURED = 0.25, 0.05  # of the slowdown by other units, at first: guessed, measured
 _FORGOTTEN = 1e-4  # growth of the square of that for each window without units beside others
 _CROWDED, _MOSTLY = 16, 0.7  # batches in a row that were beside others for so much of their time
@@ -304,7 +306,7 @@ class Speed:
         self._usual = self.noise * _RECENT / (2 - _RECENT)  # mean square of `drift`
         self.changing = False
         self._alone = self._beside = 0.0
-        self._of_alone, self._both = doubt**2, 0.0  # covariances
+        self._of_alone, self._both = (doubt if profile.errors else STEADY) ** 2, 0.0  # covariances
         beside = _BESIDE_MEASURED if profile.concurrency_ns else _BESIDE
         self._of_beside = beside**2 if profile.errors and most > 1 else 0.0
         self.batches = self._company = 0

@@ -12,7 +12,7 @@ from math import sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.curve import STEADY, Curve
 from app.scheduler.estimates.fields import interpolate, known_errors
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
@@ -20,7 +20,6 @@ from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
 #: Ordinary batches that one counts as: of a warm-up, beside whatever ran then, which gives an error of about `ONCE`;
 #: and one beside no calls.
 WARM_UP, IDLE = 1 / 6, 4.0
-_STEADY = 0.1  # doubt of the speed: the batches of a measurement follow one another
 _UNKNOWN = 1e4  # error of a size before its first batch: what was known before only gives the shape of the curve
 
 
@@ -71,7 +70,7 @@ class Evidence:
         count = len(took.by_stage)
         errors = (_UNKNOWN,) * self._prior.max_batch
         return [
-            Curve(Profile(shape, errors=errors).scaled(ns / shape[point.size - 1]), doubt=_STEADY)
+            Curve(Profile(shape, errors=errors).scaled(ns / shape[point.size - 1]), doubt=STEADY)
             for shape, ns in zip(map(self._shape, range(count + 1)), (took.ns, *took.by_stage), strict=True)
         ]
 

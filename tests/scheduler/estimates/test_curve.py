@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.scheduler.estimates.curve import Curve, Handover
+from app.scheduler.estimates.curve import STEADY, Curve, Handover
 from app.scheduler.estimates.profile import Profile
 
 US, MS = 1_000, 1_000_000
@@ -80,6 +80,14 @@ class TestSizes:
         curve = served(Curve(Profile(WRONG, errors=(0.01,) * 8)), TRUE, 1_600, 0.05)
         assert off(curve, TRUE) <= 0.08
 
+    def test_what_is_off_where_one_size_runs_is_the_speed(self) -> None:
+        """Else larger sizes, which have not run, would look faster, and the only row would be padded."""
+        curve = Curve(Profile((20 * US,) * 8, errors=(0.26,) * 8))
+        for _ in range(100):
+            curve.observe(1, 150 * US)
+        assert curve.predict(1) == pytest.approx(150 * US, rel=0.1)
+        assert curve.predict(2) == pytest.approx(curve.predict(1), rel=0.2)
+
     def test_a_spike_moves_a_known_size_little(self) -> None:
         curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 800, 0.05, spikes=0)
         before = curve.learned().batch_ns[2]
@@ -100,7 +108,7 @@ class TestSizes:
     def test_a_trusted_batch_counts_as_several(self) -> None:
         errors = []
         for trust in (0.25, 1.0, 4.0):
-            curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
+            curve = Curve(Profile(TRUE, errors=(0.25,) * 8), doubt=STEADY)
             curve.observe(1, TRUE[0], trust=trust)
             errors.append(curve.error(1))
         assert errors == sorted(errors, reverse=True)
@@ -240,7 +248,7 @@ class TestMoved:
     def test_tables_are_solved_again_when_a_size_has_moved_or_is_known_much_better(self) -> None:
         curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
         assert not curve.moved()
-        for _ in range(3):
+        for _ in range(4):
             curve.observe(1, TRUE[0])
         assert curve.moved()  # much surer
         curve.use()
