@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from fakes import virtual
@@ -83,23 +83,14 @@ async def test_a_process_of_its_own_solves_the_same() -> None:
 
 
 async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes: list[asyncio.subprocess.Process] = []
-    create = asyncio.create_subprocess_exec
-
-    async def created(*args: Any, **options: Any) -> asyncio.subprocess.Process:
-        processes.append(await create(*args, **options))
-        begun.set()
-        return processes[0]
-
-    begun = asyncio.Event()
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", created)
+    process = tables_module._child()
+    monkeypatch.setattr(tables_module, "_child", lambda: process)
     first = asyncio.ensure_future(solve_aside(linear(7, 0.6, 32)))
-    await begun.wait()
+    await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    (process,) = processes
-    assert process.returncode is not None
+    assert await asyncio.to_thread(process.wait) == -signal.SIGKILL
 
 
 async def test_a_process_of_its_own_is_not_stopped_by_what_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
