@@ -129,6 +129,7 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     thread.
     """
     name = encoding.decode("latin-1").strip().lower()
+    name = "gzip" if name == "x-gzip" else name  # an old name of the same, RFC 9110, 8.4.1.3
     if name not in ("gzip", "deflate"):
         raise UnsupportedMedia(f"Content-Encoding: expected gzip, deflate or identity, got {name[:40]!r}")
     wbits = 31 if name == "gzip" else 15

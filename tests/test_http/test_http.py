@@ -104,6 +104,7 @@ def bare(data: bytes) -> bytes:
     ("packed", "name"),
     [
         (gzip.compress(DATA), b"gzip"),
+        (compress(DATA, "gzip"), b"x-gzip"),
         (bare(DATA), b"deflate"),
         (compress(DATA, "gzip"), b"gzip"),
         (compress(DATA, "deflate"), b"deflate"),
