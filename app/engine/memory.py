@@ -95,7 +95,7 @@ class Memory:
             queue = min(queue, max(largest, (pool // row - running) // len(CLASSES)))
         if queue < batching.max_queue:
             log.warning(
-                "model %s: the queue of each class is cut from %d to %d rows, so that its slots of %.1f KiB fit in "
+                "model %s: the queue of each class is cut from %d to %d rows, since its slots of %.1f KiB fill "
                 "%d MiB", model.info.name, batching.max_queue, queue, row / 1024, pool // _MIB,
             )  # fmt: skip
         info = replace(model.info, batching=batching.model_copy(update={"max_batch": largest, "max_queue": queue}))
