@@ -54,7 +54,7 @@ class Unlimited(Share):
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
         return usable
 
-    def limit_by_rules(self, offer: Offer, now: int) -> None:
+    def _limit_by_rules(self, offer: Offer, now: int) -> None:
         pass
 
     def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
