@@ -180,15 +180,29 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def test_check_takes_what_serve_takes(tmp_path: Path) -> None:
-    """A folder without a model.toml, too."""
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net" / "model.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(4, 2)\n")
-    ended = run("check", str(tmp_path / "net"))
-    assert ended.exit_code == 0
-    assert "net version 1: 10 parameters" in plain(ended.output)
-    (tmp_path / "net.csv").write_text("x")
-    assert "expected its folder, or a model's file" in str(run("check", str(tmp_path / "net.csv")).exception)
+@pytest.mark.parametrize("command", ["check", "models"])
+def test_check_and_models_take_what_serve_takes(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a model.toml, too, and a name of a set even beside a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("net", "demo"):
+        Path(name).mkdir()
+        Path(name, "model.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(4, 2)\n")
+    for place, name in (("net", "net"), ("./demo", "demo"), ("demo", "echo")):
+        ended = run(command, place)
+        assert ended.exit_code == 0
+        assert f"{name} version 1: " in plain(ended.output)
+    Path("net.csv").write_text("x")
+    assert "expected its folder, or a model's file" in str(run(command, "net.csv").exception)
+
+
+@pytest.mark.parametrize("command", ["check", "models"])
+def test_a_narrow_terminal_loses_nothing_of_a_path(command: str, tmp_path: Path) -> None:
+    """Nor does one that rich would read: `:100:` is an emoji to it, and [red] a colour."""
+    folder = tmp_path / "x:100:y[red]" / "net"
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text("source = 5\n")
+    shown = plain(run(command, str(folder.parent), env={"COLUMNS": "30"}).output)
+    assert f"{folder / 'model.toml'}: source: expected a string, got 5" in shown
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
