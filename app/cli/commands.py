@@ -61,19 +61,24 @@ cli = typer.Typer(
 
 
 def main() -> None:
-    """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
+    """Entry point of the `starling` command. A bad setting is one line and exit status 2; what the system refuses, such
+    as a file of another user or a full disk, one line and exit status 1.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
             stream.reconfigure(errors="replace")
     try:
         cli()
     except ConfigError as exc:
-        fail(str(exc))
+        fail(str(exc), 2)
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        fail(why if exc.filename is None else f"{exc.filename}: {why}", 1)
 
 
-def fail(message: str) -> None:
+def fail(message: str, status: int) -> None:
     print(f"starling: {message}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -50,7 +50,7 @@ class Repository:
             self._named = dict(SETS[models])
         elif models is not None:
             folder = Path(models)
-            if not leads_to(folder, FOLDER):
+            if not _is_folder("models", folder):
                 sets = ", ".join(SETS)
                 raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
             if _is_one_model(folder):
@@ -116,9 +116,17 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     if not NAME.fullmatch(name):
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
-    if not leads_to(folder, FOLDER) or not _versions(name, folder):
+    if not _is_folder(f"model {name}", folder) or not _versions(name, folder):
         raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
     return name, folder
+
+
+def _is_folder(field: str, place: Path) -> bool:
+    """Whether the place that a setting names is a folder. Raises ConfigError where the system does not tell."""
+    try:
+        return kind_of(place) == FOLDER
+    except ConfigError as error:
+        raise ConfigError(f"{field}: {error}") from None
 
 
 def _is_hidden(name: str) -> bool:
@@ -145,7 +153,7 @@ def name_of(place: Path) -> str:
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"models: expected a name of letters, digits, '_', '.' and '-', got {name!r}; "
-            f"--model NAME={shlex.quote(str(place))} gives it another"
+            f"starling serve --model NAME={shlex.quote(str(place))} gives it another"
         )
     return name
 

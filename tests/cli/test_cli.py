@@ -143,6 +143,17 @@ def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: 
     assert complaint.count("starling: ") == 1
 
 
+def test_what_the_system_refuses_is_one_line_and_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["starling", "new", str(tmp_path / "file" / "net")])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    assert capfd.readouterr().err == f"starling: {tmp_path}/file/net: Not a directory\n"
+
+
 @pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize("command", ["serve", "check", "models"])
 def test_a_folder_without_a_model(

@@ -89,6 +89,13 @@ def test_extra_models_beat_the_folder(tmp_path):
     assert found(Repository(None, [f"b={other}"])) == {"b": [7]}
 
 
+def test_a_place_that_cannot_be_read_is_not_said_to_be_missing(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for given in ((tmp_path / "loop", ()), (None, (f"loop={tmp_path / 'loop'}",))):
+        with pytest.raises(ConfigError, match=r"^models?( loop)?: .*/loop: cannot be read: Too many levels"):
+            Repository(*given)
+
+
 @pytest.mark.parametrize("extra", ["a", "a=", "=x", "a b=x", "..=x", "a=missing", "a=" + 300 * "x", "a=x\0"])
 def test_a_wrong_extra_model(extra):
     with pytest.raises(ConfigError, match="model"):
