@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -51,4 +52,4 @@ def new(
     print("\n".join(f"{made.folder}/{file}" for file in made.files))
     for warning in made.checked.warnings:
         print(f"starling: warning: {warning}", file=sys.stderr)
-    print(f"\nstarling serve {made.folder}\n{made.curl}")
+    print(f"\nstarling serve {shlex.quote(str(made.folder))}\n{made.curl}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -159,7 +160,10 @@ def _copied(origin: str | Path, target: Path) -> str:
             raise ConfigError(f"{target}: expected a folder outside of {origin}, which is copied into it")
         skipped = shutil.ignore_patterns(".*", "__pycache__")
         source = "" if (origin / FILE_NAME).is_file() else source_in(origin)
-        shutil.copytree(origin, target, dirs_exist_ok=True, ignore=skipped)
+        try:
+            shutil.copytree(origin, target, dirs_exist_ok=True, ignore=skipped)
+        except shutil.Error as error:  # of one file or several
+            raise ConfigError(f"{origin}: cannot be copied: {error.args[0][0][-1]}") from None
         return source
     if origin.suffix not in MODEL_FILES:
         wanted = f"expected a model's file, one of *{', *'.join(MODEL_FILES)}, or its folder"
@@ -173,7 +177,7 @@ def _copied(origin: str | Path, target: Path) -> str:
 
 def _request(target: Path, name: str, specs: Sequence[TensorSpec], row: SampleRow) -> str:
     """Write a request of one row. Returns the command that sends it."""
-    place = target.as_posix()
+    place = shlex.quote(target.as_posix())
     if len(specs) == 1 and row.arrays[0].size > _MOST_VALUES:
         np.save(target / "request.npy", row.arrays[0])
         kind = "-H 'Content-Type: application/x-npy'"

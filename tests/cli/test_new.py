@@ -22,8 +22,19 @@ def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
     assert "\nstarling serve mine/net\n" in shown
 
 
+def test_what_it_prints_can_be_pasted_into_a_shell() -> None:
+    shown = succeeds("new", "my models/net")
+    assert "\nstarling serve 'my models/net'\n" in shown
+    assert shown.endswith(" -d @'my models/net'/request.json\n")
+
+
 def test_what_is_wrong_is_one_line() -> None:
     assert_refused("from: expected package.module:Class", "new", "net", "--from", "nosuch")
+    Path("bag").mkdir()
+    Path("bag/model.py").touch()
+    Path("bag/weights").symlink_to("gone")
+    assert_refused("bag: cannot be copied: [Errno 2] No such file", "new", "net", "--from", "bag")
+    assert not Path("net").exists()
 
 
 def test_a_model_that_is_refused_leaves_nothing_but_what_was_tried() -> None:
