@@ -18,9 +18,10 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt
 _MMAP_BYTES = 32 << 20  # the largest threshold that glibc accepts
@@ -143,13 +144,46 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches it too, while accepted requests still need it
+        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to it too, while requests still need it
+            signal.signal(number, signal.SIG_IGN)
         for fd in descriptors():
             with suppress(OSError, ValueError):  # it has just been closed
                 one = socket.socket(fileno=fd)
                 one.detach() if one.family == socket.AF_UNIX else one.close()  # a pipe that has got its number
 
     os.register_at_fork(after_in_child=in_child)
+
+
+class _Terminated(BaseException):
+    """Not SystemExit, which a model's code may raise and which then is an error of the model."""
+
+
+@contextmanager
+def ended_by_signals(status: int) -> Iterator[None]:
+    """SIGTERM leaves this context by SystemExit, so that what has begun is cleaned up, as by a Ctrl-C. SIGHUP, which a
+    terminal sends as it closes, counts as SIGTERM; where it is ignored, as under nohup, it stays so.
+
+    The first process of a container is deaf to a signal without a handler.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGTERM)  # to its present handler: that of a server drains
+
+    wanted = {signal.SIGTERM: leave, signal.SIGHUP: hang_up}
+    before = {number: signal.getsignal(number) for number in wanted}
+    taken = [number for number in wanted if before[number] != signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, wanted[number])
+    try:
+        yield
+    except _Terminated:
+        raise SystemExit(status) from None
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def end_within(seconds: float, status: int) -> None:

@@ -68,8 +68,12 @@ class Server(uvicorn.Server):
         lifecycle.on_failure = self._fail
         lifecycle.tick_callbacks.append(self._check_progress)
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()  # before signals are taken: none may be lost
+        await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
+        assert self._loop is not None
         process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
         await super().startup(sockets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -51,6 +52,24 @@ def test_open_files(limits: tuple[int, int], set_to: int | None, told: int | Non
     monkeypatch.setattr(resource, "setrlimit", lambda which, both: found.append(both))
     assert process.allow_open_files(4096) == told
     assert found == ([] if set_to is None else [(set_to, limits[1])])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_command_cleans_up(number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended, process.ended_by_signals(7):
+        signal.raise_signal(number)
+    assert ended.value.code == 7
+    assert signal.getsignal(number) == before
+
+
+def test_nohup_stays() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process.ended_by_signals(7):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 FORKS = """

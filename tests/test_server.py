@@ -83,6 +83,19 @@ def test_a_second_signal_gives_up(stopping: Stopping) -> None:
     assert not stopping.server.force_exit  # answers are still written
 
 
+async def test_a_signal_before_the_start_is_not_lost(stopping: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        stopping.tell(signal.SIGTERM)
+        raise InterruptedError
+
+    monkeypatch.setattr(stopping.server.config, "load", load)
+    stopping.server._loop = None
+    with pytest.raises(InterruptedError):
+        await stopping.server.serve()
+    await asyncio.sleep(0)
+    assert stopping.lifecycle.closing
+
+
 def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
     stopping.lifecycle.fail("worker 0 has died")
     assert stopping.server.should_exit

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from app import __version__
+from app import __version__, process
 from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
@@ -33,6 +33,8 @@ _PANELS = {
 }
 
 _END_S = 5  # for what models have started, after the last answer
+
+_TERMINATED = 128 + 15  # the exit status of a command that SIGTERM has ended, as shells have it
 
 _SHORT = {"model": ("-m",)}
 
@@ -68,7 +70,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
             stream.reconfigure(errors="replace")
     try:
-        cli()
+        with process.ended_by_signals(_TERMINATED):
+            cli()
     except ConfigError as exc:
         fail(str(exc), 2)
     except OSError as exc:
@@ -103,10 +106,8 @@ def _serve(**given: Any) -> None:
         print(f"starling: {line}", file=sys.stderr)
     _refuse_empty_keys(given, os.environ)
     settings = settings_from(given)
-    from app import process
-
     process.prepare()
-    with standard_streams.never_waiting() as lost_lines:
+    with process.ended_by_signals(0), standard_streams.never_waiting() as lost_lines:
         status = _run(settings, lost_lines)
     process.end_within(_END_S, status)
     sys.exit(status)

@@ -5,13 +5,18 @@ A second signal is tried in an interpreter of its own, which ends with the serve
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from background import eventually
 
-from .server import PATIENCE_S, Reply, Server
+from .server import PATIENCE_S, ROOT, Reply, Server
 from .wire import TYPED, post, tensor
 
 
@@ -35,6 +40,30 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
     assert {(answer.status, answer.headers["connection"]) for answer in found} == {(503, "close")}
     assert all("retry-after" in answer.headers and "told to stop" in answer.error for answer in found)
     assert server.ended() == 0  # though the model still stands there
+
+
+def test_a_terminal_that_closes(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    """Its SIGHUP drains as SIGTERM does: what was accepted is answered."""
+    server = start("gate", flags=("--drain-grace-s", "0"))
+    answers = in_flight(server, threads, 1)
+    server.tell(signal.SIGHUP)
+    server.line("draining")
+    assert server.gate is not None
+    server.gate.open()
+    assert [answer.status for answer in answers()] == [200]
+    assert server.ended() == 0
+
+
+def test_told_to_stop_before_it_serves(tmp_path: Path) -> None:
+    """It leaves nothing behind. As the first process of a container it would not even end without a handler."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "model.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    (tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "app", "serve", str(tmp_path / "net"), "--port", "0"]
+    env = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    assert list((tmp_path / "scratch").glob("starling-*")) == []
 
 
 def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
