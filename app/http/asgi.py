@@ -16,13 +16,14 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from app.contract import awaited
-from app.errors import NotReady, StarlingError, TooManyConnections
+from app.errors import BadRequest, NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
 from app.http.access_log import log_request
 from app.http.answers import header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Message, Receive, Scope, Send, client_request_id
 from app.http.codecs.events import Stream, event
+from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.errors import error_parts
 from app.http.infer import infer
 from app.http.inference_routes import Route, find_route
@@ -137,7 +138,7 @@ class HttpApp:
         watching, begun, health = None, False, scope["state"]["health"]
         try:
             request.begin()
-            await self._bring_body(request, receive)
+            await self._bring_body(request, scope, receive)
             if request.body_complete and not request.response_complete:
                 watching = asyncio.create_task(_watch(request, receive), name="disconnect")
             while isinstance(part := await carrier.outgoing.get(), Stream):
@@ -167,14 +168,15 @@ class HttpApp:
         else:
             await respond(send, status, header_list(head, closes), body)
 
-    async def _bring_body(self, request: Request, receive: Receive) -> None:
+    async def _bring_body(self, request: Request, scope: Scope, receive: Receive) -> None:
         """Give the request its body, unless it is answered without."""
         if request.response_complete or request.drops_body:
             return
         try:
             body = await self.resources.bodies.read(receive, request.most_held)
         except Exception as error:
-            request.set_exception(error)
+            # for the log and the metrics: its client has its answer
+            request.set_exception(BadRequest("body: not valid chunks") if BAD_FRAMES in scope else error)
         else:
             request.body_complete, request.held = True, len(body)
             request.received(body)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from .server import Server
+from .server import PATIENCE_S, Server
 from .wire import TYPED, tensor
 
 FLAGS = ("--log-format", "json", "--access-log", "--model-control")
@@ -27,6 +28,15 @@ def parsed(lines: list[str]) -> list[dict[str, Any]]:
     return entries
 
 
+def refused_chunks(server: Server, path: str) -> bytes:
+    """The answer to a body whose chunks cannot be told apart."""
+    host, _, port = server.host.partition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nX-Request-ID: mine\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(head.encode() + b"2\r\n[1\r\nnone\r\n")
+        return client.makefile("rb").read()
+
+
 def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that does not load, one that prints, one that fails, loading, unloading, probes, and a Ctrl-C."""
     monkeypatch.setenv("PYTHONWARNINGS", "always")
@@ -41,6 +51,8 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
         assert server.post(f"/v2/repository/models/scaled/{step}").status == 200
     assert server.post("/v2/repository/models/broken/load").status == 400
     assert server.get("/livez").status == 200
+    for path in (INFER % "scaled", "/v2/repository/index"):
+        assert refused_chunks(server, path).startswith(b"HTTP/1.1 400 ")
     server.tell(signal.SIGINT)
     assert server.ended() == 0
     server.stop()
@@ -67,4 +79,7 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
     lines = [entry for entry in entries if entry["logger"] == "starling.access" and entry["path"].endswith("/infer")]
     assert [(line["model"], line["status"], line["request_id"]) for line in lines] == [
         ("scaled", 200, "mine"), ("scaled", 400, "mine"), ("marked", 500, "mine"), ("talking", 200, "mine"),
+        ("scaled", 400, "mine"),
     ]  # fmt: skip
+    (index,) = [entry for entry in entries if entry["logger"] == "starling.access" and entry["path"].endswith("/index")]
+    assert index["status"] == 400  # as the client was told, not 499

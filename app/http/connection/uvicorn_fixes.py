@@ -15,6 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.http.connection.idle_connections import IdleConnections
 from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, unacknowledged, without_upgrade
 
+#: In the scope of a request whose body's chunks could not be told apart: the connection has answered it 400.
+BAD_FRAMES = "starling.bad_frames"
+
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
 _NO_VERSION = ("0.0", "0.9")  # what the parser says of a request line without one
@@ -312,6 +315,10 @@ class PatchedProtocol(HttpToolsProtocol):
         self._close_tls()
 
     def send_400_response(self, msg: str) -> None:
+        answering = self._answering
+        if isinstance(answering, RequestResponseCycle) and not answering.response_complete:
+            # it is its body: the application sees a disconnect
+            answering.scope[BAD_FRAMES] = True  # type: ignore[literal-required]  # a key of ours
         self.transport.write(self._malformed_answer)
         self.transport.close()
         self._close_tls()
