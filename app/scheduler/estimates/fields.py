@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from app.scheduler.estimates.smooth import UNMEASURED
 
 MS = 1_000_000  # nanoseconds
+LARGEST_MS = 1e12  # 30 years; far larger ones are no nanoseconds any more, but infinite
 _LARGEST = 65_536  # rows; bounds the table that a typing error would make
 
 
@@ -100,7 +100,7 @@ def whole(value: Any, key: str) -> int:
 
 
 def number(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_MS:  # nor NaN
         raise fault(key, "a number", value)
     return float(value)
 

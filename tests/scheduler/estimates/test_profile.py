@@ -81,6 +81,18 @@ def test_a_fit_has_no_slope_from_one_size_and_tells_how_far_off_it_is() -> None:
     assert Profile((10, 20, 10, 20)).fit["residual"] == pytest.approx(0.298, abs=1e-3)
 
 
+@pytest.mark.parametrize("huge", [1e308, 10**400, float("inf"), float("nan")])
+def test_a_time_that_is_no_number_of_nanoseconds_is_refused(huge: float) -> None:
+    """A stored file with one is measured again; on the command line it is one line."""
+    for key, value in (("handover_ms", huge), ("batch_ms", {"1": 1.0, "4": huge})):
+        with pytest.raises(ValueError, match=rf"^{key}.*: expected a number, got"):
+            parse({**FULL, key: value})
+    if isinstance(huge, float):
+        for parts in ((huge, 1.0), (1.0, huge)):
+            with pytest.raises(ValueError, match=r"^linear: expected a time above 0"):
+                linear(*parts, 4)
+
+
 def test_linear() -> None:
     assert linear(7, 0.6, 3).batch_ns == (7_600_000, 8_200_000, 8_800_000)
     assert linear(0, 1, 2).peak == 1000
