@@ -176,14 +176,21 @@ SOUND = TensorSpec("x", "FP32", (-1,), ("samples",), (900,))
 
 
 class Waves(nn.Conv1d):
-    """Takes at least 400 samples of a row."""
+    """Takes at least as many samples of a row as its kernel has."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x[:, None]).abs().amax(2)
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        heard = super().forward(x[:, None]).abs()
+        return heard.sum(2) if mask is None else (heard * mask[:, None, self.kernel_size[0] - 1 :]).sum(2)
 
 
 def test_a_model_that_takes_long_rows_alone_is_tried_with_such() -> None:
-    (warning,) = try_out(model(Waves(1, 3, 400), [SOUND]))
+    mask = TensorSpec("mask", "FP32", (-1,), ("samples",), (900,), mask_of="x")
+    assert try_out(model(Waves(1, 3, 400), [SOUND, mask])) == []
+    found = (
+        "a row's answer depends on how far it is padded: .* padded to length 900 .axis 'samples', its own length is 675"
+    )
+    assert re.search(found, refused(Waves(1, 3, 400), [SOUND]))
+    (warning,) = try_out(model(Waves(1, 3, 800), [SOUND]))
     assert warning.startswith("whether its rows are independent is unchecked, it raises on made-up rows: RuntimeError")
     unbounded = replace(SOUND, bounds=(UNBOUNDED,))
     with pytest.raises(Unfit, match=f"Kernel size can't be greater .*; {INVALID}") as caught:

@@ -82,14 +82,14 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
     return rows
 
 
-def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[SampleRow]:
-    """Rows for the row check that may share a batch: made-up ones, or samples.
+def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False) -> list[SampleRow]:
+    """Rows for the row check that may share a batch: made-up ones, as long as the inputs may be if `long`, or samples.
 
     The first have the longest length; with a variable axis, the last is shorter if there is such a row.
     """
     ends = info.batching.length_buckets
     if not samples:
-        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends))
+        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends, long))
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)
@@ -98,14 +98,17 @@ def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[S
     return [*rows[: ROWS + 1], *rows[ROWS + 1 :][-1:]]
 
 
-def _lengths(bounds: Mapping[str, int], ends: Sequence[int]) -> list[dict[str, int]]:
-    """The lengths of made-up rows: ROWS equal ones, then shorter ones. Only lengths that may share a batch."""
-    short, long = _span(max(bounds.values(), default=1), ends)
-    same = {axis: min(bound, long) for axis, bound in bounds.items()}
-    shorter = [{axis: min(bound, short) for axis, bound in bounds.items()}]
-    shorter += [{**same, axis: min(bound, short)} for axis, bound in bounds.items()][:2]
+def _lengths(bounds: Mapping[str, int], ends: Sequence[int], long: bool) -> list[dict[str, int]]:
+    """The lengths of made-up rows: ROWS equal ones, then shorter ones. Only lengths that may share a batch.
+
+    `long`: the bounds, and three quarters of them.
+    """
+    less, more = _span(max(bounds.values(), default=1), ends)
+    same = bounds if long else {axis: min(bound, more) for axis, bound in bounds.items()}
+    short = {axis: max(1, bound * 3 // 4) if long else min(bound, less) for axis, bound in bounds.items()}
+    shorter = [short, *({**same, axis: length} for axis, length in list(short.items())[:2])]
     allowed = [one for one in shorter if one != same and _bucket(one, ends) == _bucket(same, ends)]
-    return [*[same] * ROWS, *allowed]
+    return [*[dict(same)] * ROWS, *allowed]
 
 
 def _span(bound: int, ends: Sequence[int]) -> tuple[int, int]:

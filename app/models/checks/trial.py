@@ -21,7 +21,7 @@ from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
-from app.models.checks.row_check import TOLERANCES, Cause, Run, Tolerance, check_at_once
+from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
 from app.models.checks.samples import (
     example_row,
     full_lengths,
@@ -180,21 +180,8 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
     """
     if model.checks.row_check == "off":
         return None
-    rows = row_check_rows(model.info, model.checks.samples)
     try:
-        tolerance, most = tolerance_of(model), model.info.batching.max_batch
-        # for a decoder, the check of its segments covers all of this
-        finding = None if model.writes else check_segments(whole_model(model.info, rows, run), tolerance, most)
-        if finding is None or finding.cause is not Cause.RANDOM:
-            with torch.inference_mode(), only_exceptions():
-                found = check_segments(segments_of(model, rows), tolerance, most)
-                if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
-                    state = ProcessState(OF_BATCHES)
-                    try:
-                        found = check_at_once(model.info, rows, call_directly(model), tolerance)
-                    finally:
-                        state.put_back()
-                finding = found or finding
+        rows, finding = _compared(model, run, at_once)
     except ConfigError:
         raise
     except Exception as error:
@@ -218,6 +205,36 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
         f"{_leave_batch_out(model.info)}{finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml'
     )
+
+
+def _compared(model: Model, run: Run, at_once: bool) -> tuple[list[SampleRow], Finding | None]:
+    """The rows of the row check, and what it found. Raises what the model raises."""
+    rows = row_check_rows(model.info, model.checks.samples)
+    try:
+        return rows, _finding(model, rows, run, at_once)
+    except Exception as error:  # a user's code may raise anything
+        # of made-up rows perhaps because they are too short, as for a convolution
+        longer = row_check_rows(model.info, model.checks.samples, long=True)
+        if longer[0].lengths == rows[0].lengths or isinstance(error, ConfigError) or not is_about_shapes(error):
+            raise
+    return longer, _finding(model, longer, run, at_once)
+
+
+def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
+    tolerance, most = tolerance_of(model), model.info.batching.max_batch
+    # for a decoder, the check of its segments covers all of this
+    finding = None if model.writes else check_segments(whole_model(model.info, rows, run), tolerance, most)
+    if finding is not None and finding.cause is Cause.RANDOM:
+        return finding
+    with torch.inference_mode(), only_exceptions():
+        found = check_segments(segments_of(model, rows), tolerance, most)
+        if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
+            state = ProcessState(OF_BATCHES)
+            try:
+                found = check_at_once(model.info, rows, call_directly(model), tolerance)
+            finally:
+                state.put_back()
+    return found or finding
 
 
 def network_warning(model: Model) -> str | None:
