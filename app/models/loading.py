@@ -75,15 +75,22 @@ def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) 
     return model
 
 
+def _let_set_mode(module: nn.Module) -> None:
+    """Drop the methods by which an exported module refuses `eval`, also of what contains it: its mode is fixed."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for name in ("train", "eval"):
+                vars(part).pop(name, None)
+
+
 def _break_cycles(module: nn.Module) -> None:
     """Drop what torch has graphs refer to their own module for: when it is unloaded its weights are then freed at once,
     and not by a garbage collection.
     """
+    _let_set_mode(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             part.graph.owning_module = None
-            for name in ("train", "eval"):  # methods of an exported module, which only refuse
-                vars(part).pop(name, None)
 
 
 def read_declared(folder: Path) -> ModelTable:
@@ -162,9 +169,9 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
     call = ByName(built, info) if config.source.startswith("hf:") else built
-    exported = config.source.endswith(".pt2")  # an exported module has one fixed mode
     for part in (owner, call):
-        if isinstance(part, nn.Module) and not exported:
+        if isinstance(part, nn.Module):
+            _let_set_mode(part)
             part.eval()
     first = _first_to_take_inputs(call)
     takes_parameters = _takes_parameters(first, len(info.inputs))

@@ -128,6 +128,14 @@ def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_pat
     assert model.call(*given).tolist() == [[1 - 7 * 5 + 2 * 3] * 3] * 4
 
 
+@pytest.mark.parametrize("returned", ["net", "nn.Sequential(net)"])
+def test_a_factory_may_return_an_exported_model_or_what_contains_one(tmp_path, exported, returned):
+    code = f"import torch\nfrom torch import nn\n\ndef build(path):\n    net = torch.export.load(path).module()\n"
+    code += f"    return {returned}\n"
+    toml = f"kwargs = {{ path = {str(exported[0])!r} }}\n{TOML}"
+    answers_as(load(source_of(write_model(tmp_path / "m", toml, code))), exported[1])
+
+
 def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, exported):
     model = load(source_of(archive(tmp_path, exported[0].read_bytes())))
     gc.collect()
