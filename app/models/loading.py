@@ -32,7 +32,7 @@ from app.models.sources.imports import edited_packages, source_hint
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
-from app.models.sources.torch_files import load_weights
+from app.models.sources.torch_files import let_set_mode, load_weights
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
@@ -75,19 +75,11 @@ def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) 
     return model
 
 
-def _let_set_mode(module: nn.Module) -> None:
-    """Drop the methods by which an exported module refuses `eval`, also of what contains it: its mode is fixed."""
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):
-            for name in ("train", "eval"):
-                vars(part).pop(name, None)
-
-
 def _break_cycles(module: nn.Module) -> None:
     """Drop what torch has graphs refer to their own module for: when it is unloaded its weights are then freed at once,
     and not by a garbage collection.
     """
-    _let_set_mode(module)
+    let_set_mode(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             part.graph.owning_module = None
@@ -171,8 +163,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     call = ByName(built, info) if config.source.startswith("hf:") else built
     for part in (owner, call):
         if isinstance(part, nn.Module):
-            _let_set_mode(part)
-            part.eval()
+            let_set_mode(part).eval()
     first = _first_to_take_inputs(call)
     takes_parameters = _takes_parameters(first, len(info.inputs))
     _check_signature(first, config, path, takes_parameters)

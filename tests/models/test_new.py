@@ -61,6 +61,9 @@ class Named(nn.Sequential):
         return Both(logits, logits.argmax(1))
 def doubled():
     return lambda x: x * 2
+def exported():
+    batch = ({0: torch.export.Dim.DYNAMIC},)
+    return torch.export.export(nn.Linear(4, 2), (torch.ones(2, 4),), dynamic_shapes=batch).module()
 def leaves():
     raise SystemExit(3)
 """
@@ -141,6 +144,11 @@ def test_inputs_that_are_given(tmp_path, nets):
         make(tmp_path / "n", f"{nets}:Two", [parse_input("a:FP32[2]"), parse_input("b:FP32[3]")])
     with pytest.raises(ConfigError, match=r"^input: datatype: expected one of BOOL.*, got 'FP31'$"):
         make(tmp_path / "o", f"{nets}:Two", [parse_input("x:FP31[3]")])
+
+
+def test_a_factory_that_returns_an_exported_module(tmp_path, nets):
+    made = make(tmp_path / "m", f"{nets}:exported", [parse_input("input:FP32[4]")])
+    assert (made.checked.error, shapes(toml(made)["outputs"])) == ("", {"output": ("FP32", [2])})
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_pat
 
 @pytest.mark.parametrize("returned", ["net", "nn.Sequential(net)"])
 def test_a_factory_may_return_an_exported_model_or_what_contains_one(tmp_path, exported, returned):
-    code = f"import torch\nfrom torch import nn\n\ndef build(path):\n    net = torch.export.load(path).module()\n"
+    code = "import torch\nfrom torch import nn\n\ndef build(path):\n    net = torch.export.load(path).module()\n"
     code += f"    return {returned}\n"
     toml = f"kwargs = {{ path = {str(exported[0])!r} }}\n{TOML}"
     answers_as(load(source_of(write_model(tmp_path / "m", toml, code))), exported[1])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from app.errors import ConfigError
 from app.models.base import one_line
@@ -67,6 +67,17 @@ def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
     arguments, keywords = spec.children()
     plain = not keywords.num_leaves and all(one.is_leaf() for one in arguments.children())
     return module if plain else _Structured(module, spec)
+
+
+def let_set_mode(module: nn.Module) -> nn.Module:
+    """The module, without the methods by which an exported one refuses `eval`, also of what contains it: its mode is
+    fixed, and nothing else is lost.
+    """
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for name in ("train", "eval"):
+                vars(part).pop(name, None)
+    return module
 
 
 def check_archive(path: Path) -> None:
