@@ -61,8 +61,8 @@ class TensorSpec:
     `minimum` and `maximum` limit the values of an integer input; None: its datatype does.
 
     The server itself makes an input with `lengths_of` or `mask_of`; clients do not send it. `lengths_of` names an axis:
-    the input has each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that input
-    has a row's values, and 0 where it has padding.
+    the input has each row's length along it. `mask_of` names an input of the same shape, or of the same variable axes:
+    the mask is 1 where that input has a row's values, and 0 where it has padding.
     """
 
     name: str

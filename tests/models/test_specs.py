@@ -13,6 +13,7 @@ from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.base import checked, normalise, one_line, returned
 from app.models.description.config import model_info, read_config
+from app.models.server_inputs import with_server_inputs
 
 from .folders import source_of, table, toml_of, write_model
 
@@ -60,6 +61,16 @@ def test_a_mask_has_the_axes_of_its_input(tmp_path):
     assert made.datatype == "FP16"
 
 
+@pytest.mark.parametrize(("of", "shape", "bounds"), [("bare", "[-1, -1]", (9, 8)), ("image", '["h", "w"]', (64, 48))])
+def test_a_mask_may_have_the_variable_axes_of_its_input_alone(tmp_path, of, shape, bounds):
+    made, *others = read(tmp_path, mask(of, shape=shape), BARE, IMAGE, SCORE).inputs
+    source = next(spec for spec in others if spec.name == of)
+    assert (made.mask_of, made.axes, made.bounds) == (of, tuple(filter(None, source.axes)), bounds)
+    lengths = {axis: torch.tensor([1, 2]) for axis in made.axes}
+    (given,) = with_server_inputs([made], [], lengths, dict.fromkeys(made.axes, 2))
+    assert given.tolist() == [[[True, False], [False, False]], [[True, True], [True, True]]]
+
+
 @pytest.mark.parametrize("datatype", [name for name, dtype in DATATYPES.items() if dtype.kind in "iu"])
 def test_lengths_fit_their_datatype(tmp_path, datatype):
     """300 tokens are too many for eight bits; BF16, whose bits look like integers, holds no lengths at all."""
@@ -85,6 +96,12 @@ def test_lengths_fit_their_datatype(tmp_path, datatype):
         (mask("fixed", shape="[2]"), "mask", "an input with a variable axis", "'fixed' of shape [2]"),
         (mask("text", shape='["words"]'), "mask", "an input that is not of type BYTES", "'text'"),
         (mask("ids", shape='["tokens", 1]'), "shape", "['tokens'], the shape of 'ids'", "['tokens', 1]"),
+        (
+            mask("image", shape='["h", 3]'),
+            "shape",
+            "the shape of 'image', or ['h', 'w'], its variable axes",
+            "['h', 3]",
+        ),
         (mask("ids", datatype="BYTES"), "datatype", "a numeric type or BOOL for a mask", "'BYTES'"),
     ],
 )

@@ -115,9 +115,13 @@ def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Map
 
 def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
     source = _source("mask", str(table.mask), sent)
-    if table.shape != source.shape:
-        raise ValueError(f"shape: expected {source.shape!r}, the shape of {source.name!r}, got {table.shape!r}")
-    return _spec(table, _axis_names(source), bounds, mask_of=source.name)
+    axes = _axis_names(source)
+    variable = [length for length, axis in zip(source.shape, axes, strict=True) if axis]
+    if table.shape not in (source.shape, variable):
+        either = "" if variable == source.shape else f", or {variable!r}, its variable axes"
+        raise ValueError(f"shape: expected {source.shape!r}, the shape of {source.name!r}{either}, got {table.shape!r}")
+    whole = table.shape == source.shape
+    return _spec(table, axes if whole else tuple(filter(None, axes)), bounds, mask_of=source.name)
 
 
 def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
