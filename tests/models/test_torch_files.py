@@ -325,6 +325,15 @@ def test_weights_that_do_not_fit_name_their_file(tmp_path, save):
     assert "w.safetensors: expected weights that fit the model" in told
 
 
+@pytest.mark.parametrize("save", [torch.save, lambda weights, path: save_file(weights, path)])
+@pytest.mark.parametrize("prefix", ["module", "_orig_mod.net"])
+def test_the_weights_of_a_wrapper_say_what_to_save(tmp_path, save, prefix):
+    weights = {f"{prefix}.{name}": value for name, value in nn.Linear(3, 3).state_dict().items()}
+    name = "w.pt" if save is torch.save else "w.safetensors"
+    told = refused(with_weights(tmp_path, name, lambda path: save(weights, path)))
+    assert told.endswith(f"its names begin with {prefix!r}: save model.{prefix}.state_dict(), that part alone")
+
+
 @pytest.mark.parametrize(
     ("save", "message"),
     [

@@ -14,6 +14,7 @@ import pickle
 import re
 import threading
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +159,32 @@ def load_weights(built: Any, path: Path) -> None:
         raise ConfigError(f"{path}: expected weights, got TorchScript, a whole model: name it by source")
     try:
         if path.suffix == ".safetensors":
+            from safetensors import safe_open
             from safetensors.torch import load_model
 
+            with safe_open(path, "pt") as file:
+                _refuse_wrapped(file.keys(), built)
             load_model(built, path, strict=True)  # knows tied weights, which are saved once
         else:
-            built.load_state_dict(_state_dict(path), strict=True)
+            found = _state_dict(path)
+            _refuse_wrapped(found, built)
+            built.load_state_dict(found, strict=True)
     except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
         what = "got a pickle of something else: save model.state_dict() instead"
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
+
+
+def _refuse_wrapped(names: Iterable[str], built: nn.Module) -> None:
+    """Raise ValueError for the weights of a wrapper, as DataParallel or torch.compile make one: torch would list each
+    weight twice, as missing and as unexpected.
+    """
+    found, own = set(names), built.state_dict().keys()
+    parts = next(iter(found), "").split(".")
+    for prefix in (".".join(parts[:end]) for end in range(1, len(parts))):
+        if not found & own and found <= {f"{prefix}.{name}" for name in own}:
+            raise ValueError(f"its names begin with {prefix!r}: save model.{prefix}.state_dict(), that part alone")
 
 
 def _state_dict(path: Path) -> Any:
