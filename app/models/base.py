@@ -35,6 +35,7 @@ PADDED = (
 #: as out of memory, so that fewer rows run together. `length_buckets` of model.toml avoid that for one variable axis.
 _ROOM = 64 << 20
 _STRETCH = 4
+_OF_TEXT = "numpy.array(..., dtype=object)"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
@@ -85,8 +86,9 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
         raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}{by_row}")
     for spec, value in zip(outputs, values, strict=True):
         if not isinstance(value, (torch.Tensor, np.ndarray)):
-            wanted = "a numpy object array of bytes" if spec.datatype == "BYTES" else "a tensor or a numpy array"
-            by_row = f"; {PADDED}" if isinstance(value, (Mapping, list, tuple)) else ""
+            is_text = spec.datatype == "BYTES"
+            wanted = f"an array of text ({_OF_TEXT})" if is_text else "a tensor or a numpy array"
+            by_row = f"; {PADDED}" if isinstance(value, (Mapping, list, tuple)) and not is_text else ""
             raise ConfigError(f"output {spec.name!r}: expected {wanted}, got {type(value).__name__}{by_row}")
     return values
 
@@ -134,7 +136,7 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
         if axis and longest.get(axis, got) != got:
             raise ConfigError(
                 f"output {spec.name!r}: expected the length {longest[axis]} that the inputs have along axis {axis!r}, "
-                f"got {got}"
+                f"got {got}; pad an output of another length to a bound (docs/model-code.md, Several results a row)"
             )
 
 
@@ -159,7 +161,7 @@ def checked(value: Any, spec: TensorSpec) -> Array:
 
 def wrong_type(spec: TensorSpec, value: Any) -> ConfigError:
     """The error for an output that is not of the declared datatype."""
-    wanted: Any = "numpy.array(..., dtype=object)"
+    wanted: Any = _OF_TEXT
     if spec.datatype != "BYTES":
         # BF16 has no numpy dtype, so an array of it can only be its bits
         wanted = spec.dtype if isinstance(value, np.ndarray) else TORCH_DTYPES[spec.datatype]

@@ -139,7 +139,10 @@ def test_an_output_of_the_declared_shape(shape):
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((3, 4, 2, 1), "output 'y': expected the length 5 that the inputs have along axis 'tokens', got 4"),
+        (
+            (3, 4, 2, 1),
+            "output 'y': expected the length 5 that the inputs have along axis 'tokens', got 4; pad an output of",
+        ),
         ((3, 6, 2, 1), "output 'y': expected the length 5 that the inputs have along axis 'tokens', got 6"),
         ((2, 5, 2, 1), r"output 'y': expected shape \[3, 5, 2, -1\], got \[2, 5, 2, 1\]"),
         ((3, 5, 3, 1), r"expected shape \[3, 5, 2, -1\], got \[3, 5, 3, 1\]"),

@@ -181,6 +181,8 @@ def start_of(result: Any) -> Any:
         (step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
          r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]"),
         (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
+        (SimpleNamespace(step=lambda x, s: ({"y": x}, s), finish=lambda *given: given[1]),
+         "step: y: expected a tensor or a tuple of tensors, got dict"),
         (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
         (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
         (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),

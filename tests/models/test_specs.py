@@ -194,6 +194,12 @@ def test_normalise_names_what_is_wrong(result, message):
         normalise(result, [Y, Z])
 
 
+def test_a_list_of_texts_says_what_makes_an_array_of_it():
+    loud = TensorSpec("loud", "BYTES", (), (), ())
+    with pytest.raises(ConfigError, match=r"'loud': expected an array of text \(numpy.array\(.*object\)\), got list$"):
+        normalise((["a", "b"],), [loud])
+
+
 @pytest.mark.filterwarnings("error")  # as of a coroutine that nobody has awaited
 def test_a_coroutine_or_a_generator_is_no_result():
     async def later():

@@ -146,7 +146,9 @@ def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None
 def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
     """Check that each y of a step is of all rows, or of several steps [steps, rows]."""
     for value in ys:
-        if not isinstance(value, torch.Tensor) or value.shape[: len(shape)] != shape:
+        if not isinstance(value, torch.Tensor):
+            raise ConfigError(f"step: y: expected a tensor or a tuple of tensors, got {kind_of(value)}")
+        if value.shape[: len(shape)] != shape:
             raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
 
 
