@@ -147,3 +147,16 @@ def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
         try_out(model(first, second, last, **given))
     again = [(), (), (1,)]
     assert try_out(model(lambda x, m: x * 2 + 1, lambda h: h + 1, total, again=again, **given)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "got"),
+    [
+        (lambda x: x[:, ::2], lambda h: h.sum((1, 2)), r"\[1, 8, 2\] of a row of {'t': 16}, \[1, 4, 2\] of a row of"),
+        (lambda x: x @ x.mT, lambda h: h.diagonal(dim1=1, dim2=2).sum(1), r"\[1, 16, 16\] of .*, \[1, 8, 8\] of"),
+    ],
+)
+def test_what_cannot_be_joined_between_stages_says_so(first, second, got):
+    message = f"^stage 0: value 0: expected a second axis as long as 't' .*, got {got} .*: cut the model elsewhere$"
+    with pytest.raises(ConfigError, match=message):
+        try_out(model(first, second, inputs=(SEQUENCE,), outputs=(SUM,)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec
+from app.errors import ConfigError
 from app.models.base import device_of, normalise
 from app.models.checks.row_check import Batch, Cause, Run, batches_together
 from app.models.checks.samples import keywords, longest, stack
@@ -97,6 +98,23 @@ class _Stages:
         for row, results in zip(rows, self._results, strict=True):
             for stage, passed in enumerate(results):
                 self._axes.learn(stage, passed, row.lengths)
+        for stage, of_rows in enumerate(zip(*(results[:-1] for results in self._results), strict=True)):
+            for number, tensors in enumerate(zip(*of_rows, strict=True)):
+                self._check_axes(stage, number, tensors)
+
+    def _check_axes(self, stage: int, number: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise ConfigError unless rows of all lengths can be joined to a batch. `tensors`: of each row alone."""
+        fixed = [tensor.shape[2 if self._axes.of(stage, number) else 1 :] for tensor in tensors]
+        other = next((place for place, shape in enumerate(fixed) if shape != fixed[0]), None)
+        if other is not None:
+            axes = " or ".join(map(repr, self._rows[0].lengths))
+            first, second = (
+                f"{list(tensors[place].shape)} of a row of {self._rows[place].lengths}" for place in (0, other)
+            )
+            raise ConfigError(
+                f"stage {stage}: value {number}: expected a second axis as long as {axes} and no other one that "
+                f"varies, got {first}, {second}: cut the model elsewhere"
+            )
 
     def alone(self, stage: int, place: int, where: str) -> LoneRow:
         results = self._results[place]
