@@ -204,8 +204,8 @@ def gather_rows(
 
 
 def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
-    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
-    was declared; UnicodeEncodeError for half of a surrogate pair.
+    """The first `rows` rows of an output on the host, one after another in memory of their own. ConfigError where its
+    type is not what was declared; UnicodeEncodeError for half of a surrogate pair.
 
     numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
     event loop that wait is the most expensive part of a small batch.
@@ -217,6 +217,6 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     if array.dtype != spec.dtype:
         raise wrong_type(spec, value)
     if spec.datatype != "BYTES":
-        return np.array(array[:rows])
+        return np.array(array[:rows], order="C")  # else a transposed result would remain so
     texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
     return np.array(texts, object).reshape(array[:rows].shape)

@@ -163,6 +163,16 @@ def test_a_tensor_of_torch_is_copied_whatever_it_is_lazy_about() -> None:
         copied(x.bfloat16(), y, 2)
 
 
+@pytest.mark.parametrize(
+    "lazy", [lambda x: (x.T * 2).T, lambda x: np.asfortranarray(x.numpy()), lambda x: x.flip(1).mT.mT]
+)
+def test_rows_are_copied_one_after_another_as_their_encoding_needs(lazy: Any) -> None:
+    x = torch.arange(6.0).view(2, 3)
+    rows = copied(lazy(x), tensor("y", "FP32", 3), 2)
+    assert rows.flags.c_contiguous
+    assert rows.tolist() == lazy(x).tolist()
+
+
 def filled(*values: Any) -> Any:
     array = np.empty((len(values), 1), object)
     for place, value in enumerate(values):
