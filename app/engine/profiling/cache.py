@@ -164,7 +164,10 @@ def architecture_of(model: Model) -> str:
     parts: list[object] = [[(s.name, s.datatype, s.shape, s.bounds) for s in (*info.inputs, *info.outputs)]]
     if isinstance(call, nn.Module):
         parts.append(str(call))
-        parts.append([(name, tuple(weight.shape), str(weight.dtype)) for name, weight in call.state_dict().items()])
+        weights = ((name, weight) for name, weight in call.state_dict().items() if isinstance(weight, torch.Tensor))
+        parts.append(
+            [(name, tuple(weight.shape), str(weight.dtype)) for name, weight in weights]
+        )  # a layer may keep more
     else:
         parts.append(getattr(call, "__qualname__", type(call).__qualname__))
     if model.stages:  # where it is cut

@@ -45,7 +45,8 @@ GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _OF_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # these compute otherwise then
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
-    "and transformers batch_first=True, take softmax, mean and the like along other dimensions",
+    "and transformers batch_first=True, take softmax, mean and the like along other dimensions; torch's dynamic "
+    "quantization takes one scale for all rows",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",

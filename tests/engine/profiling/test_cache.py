@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import nn
 
 from app.engine.cpu.device import CpuDevice
@@ -131,6 +132,14 @@ def test_architecture_is_layers_weights_and_tensors():
     ]
     assert architecture_of(same[0]) == architecture_of(same[1])
     assert len({architecture_of(model) for model in (same[0], *others)}) == 1 + len(others)
+
+
+def test_what_a_layer_keeps_beside_weights_has_no_shape():
+    class Packed(nn.Linear):
+        def get_extra_state(self) -> Any:  # as a quantized layer
+            return torch.qint8
+
+    assert architecture_of(make_model(Packed(2, 3))) != architecture_of(make_model(nn.Linear(2, 3)))
 
 
 def test_a_device_is_its_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
