@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.advice import advice_on
 from app.models.sources.imports import PATCHING
+from app.models.sources.tracing import keep_to_own_thread
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 _NAMES = "nn.LSTM, nn.GRU or nn.RNN"
@@ -112,33 +112,16 @@ def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
 
 
 class _Tracer(fx.Tracer):
-    """Records the calls of its own thread only: a trace replaces `nn.Module.__call__` and `__getattr__` for the whole
-    process, in which workers run other models.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(autowrap_modules=(math,), autowrap_functions=_PACKING)
-        self._thread = threading.get_ident()
-
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.RNNBase) or super().is_leaf_module(m, module_qualified_name)
-
-    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if threading.get_ident() != self._thread:
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
-
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        if threading.get_ident() != self._thread:
-            return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 def _trace(module: nn.Module, inputs: int) -> fx.Graph:
     """The module's graph; arguments beyond the inputs get their defaults. Raises ConfigError."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
-    tracer = _Tracer()
+    tracer = _Tracer(autowrap_modules=(math,), autowrap_functions=_PACKING)
+    keep_to_own_thread()
     try:
         with PATCHING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.fx warns of arguments with a default
