@@ -45,7 +45,7 @@ def check(
 ) -> None:
     """Load each model, try batches of several sizes, and compare each row alone and in company.
 
-    Prints what each declares. Exit status 1 if one would not be served.
+    Prints what each declares. Exit status 1 if one would not be served, or can take no row.
     """
     from planner.commands.checked_models import check as check_models
 
