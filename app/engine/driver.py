@@ -152,7 +152,7 @@ class Driver:
             self._report_progress()
         step = self.scheduler.step(self.clock(), hold=hold)
         for unit in step.recall:
-            if (stop := self._stops.get(unit.id)) is not None:  # else it ended after its model had been given up
+            if (stop := self._stops.get(unit.id)) is not None:  # else `_start` tells it, or its model was given up
                 stop.now = True
         for unit in step.end_at_next_row:
             if (stop := self._stops.get(unit.id)) is not None:
@@ -219,12 +219,13 @@ class Driver:
     def _start(self, units: Sequence[Unit]) -> None:
         """Hand the units of a Step to their workers."""
         for unit in units:
-            served, stop = self.models[unit.program], Stop(at_next_row=not unit.course.continue_without)
+            served, course = self.models[unit.program], unit.course
+            stop = Stop(now=course.recalled, at_next_row=not course.continue_without)  # both may be of this very step
             job = Job(
-                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.course.steps,
+                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, course.steps,
                 unit.klass, served.readers(unit, self._on_loop) if served.model.writes else None,
             )  # fmt: skip
-            if unit.course.steps > 1 or unit.course.continue_without:
+            if course.steps > 1 or course.continue_without:
                 self._stops[unit.id] = stop
             self.device.push(unit.worker, job, stop)
 

@@ -129,3 +129,19 @@ async def test_best_effort_answers_that_wait_for_their_turn_are_given_at_the_end
         await asyncio.wait([over[0]])
         rig.engine.abort("the server stops")
         assert all(answer.done() for answer in over)
+
+
+@virtual
+async def test_a_unit_that_starts_while_a_better_row_is_held_ends_with_its_first_stage() -> None:
+    """It starts and is recalled in one step."""
+    device = FakeDevice(virtual_loop(), 2, multi_step=True, batch_ns=lambda size: 5 * MS)
+    staged = make_model(stages=(lambda x: x * 2, lambda x: x + 1), default_priority=2)
+    held = make_model(name="held", policy="window", max_delay_ms=2.0, max_batch=2, default_priority=1)
+    async with serving(held, staged, device=device) as rig:
+        callers = [Caller(served).call(3.0) for served in rig.models]
+        await rig.loop.passes(50 * MS)
+        assert all(caller.done() for caller in callers)
+        names = [pushed.job.executor.model.info.name for pushed in device.pushed]
+        assert list(zip(names, (pushed.steps for pushed in device.pushed), strict=True)) == [
+            ("m", 1), ("held", 1), ("m", 1)
+        ]  # fmt: skip
