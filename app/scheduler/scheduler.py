@@ -223,11 +223,9 @@ class Scheduler:
             recall, end_at_next_row = self._multi_step.recall(now)
             sooner = recall or end_at_next_row  # their workers will be free sooner than predicted
             if sooner and self.device.push_depth > 1 and not self._ledger.lost:
-                dropped = len(ledger.drops)
                 wake_at = self._loop.run(start, now)
-                if len(ledger.drops) > dropped:  # of calls with rows in other units, which are to end as well
-                    more, at_next_row = self._multi_step.recall(now)
-                    recall, end_at_next_row = [*recall, *more], [*end_at_next_row, *at_next_row]
+                more, at_next_row = self._multi_step.recall(now)  # of what started, and of calls that were dropped
+                recall, end_at_next_row = [*recall, *more], [*end_at_next_row, *at_next_row]
         if ledger.deadlines.heap:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):

@@ -80,6 +80,12 @@ FOUND = {
                       max_batch=1, max_delay_ns=0),),
         (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
     ),
+    "a-unit-starts-behind-one-that-a-better-row-waits-to-join": Trace(
+        make_device(1, push_depth=2, push_ahead_ns=AT_ONCE, multi_step=True),
+        (make_program(stages=(Stage(), CELL), policy="no_wait", max_batch=1),
+         make_program(2, stages=(Stage(), Stage()), policy="no_wait", max_batch=1)),
+        (Arrival(0, lengths=(3, 3), steps=3), Arrival(150, program=2, priority=1)),
+    ),
 }  # fmt: skip
 
 
