@@ -80,6 +80,12 @@ FOUND = {
                       max_batch=1, max_delay_ns=0),),
         (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
     ),
+    "a-longer-row-starts-in-place-of-one-without-room-and-exceeds-the-budget": Trace(
+        make_device(2, classes=ClassSpec(budget_ns=100)),
+        (make_program(stages=(Stage(BY_LENGTH, repeats=True),), policy="no_wait", max_batch=2, max_alive=3),),
+        (Arrival(0, lengths=(2, 12), klass=Klass.BEST_EFFORT, priority=1, steps=2),
+         Arrival(40, lengths=(2,), klass=Klass.BEST_EFFORT)),
+    ),
     "a-unit-starts-behind-one-that-a-better-row-waits-to-join": Trace(
         make_device(1, push_depth=2, push_ahead_ns=AT_ONCE, multi_step=True),
         (make_program(stages=(Stage(), CELL), policy="no_wait", max_batch=1),

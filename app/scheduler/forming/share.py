@@ -85,7 +85,7 @@ class Share:
             offer.rows = offer.exact = 0 if self.units else min(most, largest)
             return
         running, _ = offer.free()
-        length = longest_of(offer.ready.first(most, most)) if latency.by_length else 0
+        length = longest_of(offer.first(most)) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, most + 1)]
         left = self._budget_left(now)
         in_time = [time <= left for time in times]
