@@ -48,6 +48,12 @@ class TestCells:
         assert step.start[0].course.steps == 1  # of the row that is shortest
         assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
 
+    def test_a_better_row_without_room_ends_no_unit(self) -> None:
+        scheduler = serving(make_program(stages=CELL, max_batch=4, max_alive=1))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,), priority=1)).start
+        assert not enter(scheduler, make_call(2, lengths=(1,), arrived=35)).recall
+        assert [call.id for call in end(scheduler, unit, 3_000, 300, ended=(0,)).done] == [1]
+
     @pytest.mark.parametrize(("length", "most", "steps"), [(0, 0, 1), (0, 5, 5), (9, 5, 5), (3, 5, 3)])
     def test_how_many_steps_are_known(self, length: int, most: int, steps: int) -> None:
         stages = (Stage(Profile((10,)), repeats=True, most_steps=most),)

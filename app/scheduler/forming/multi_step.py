@@ -125,8 +125,7 @@ class MultiStep:
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the running step or stage, and those to end when their next row ends."""
-        head = self._order.first()
-        level = None if head is None else self._order.level(head)
+        level = self._first_level()
         recalled: list[Unit] = []
         at_next_row: list[Unit] = []
         for unit in list(self._workers.multi_step.values()):
@@ -146,8 +145,17 @@ class MultiStep:
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        room = (self._share if unit.klass is Klass.BEST_EFFORT else self._ledger).room(state)
-        return until(unit, state, self._policies[unit.program], ready, room)
+        return until(unit, state, self._policies[unit.program], ready, self._room(unit.program, unit.klass))
+
+    def _first_level(self) -> Level | None:
+        """The best level of the rows that wait. Those without room do not count: the end of a unit makes none."""
+        sets = self._ledger.ready.nonempty
+        able = (row for ready in sets for row in ready.first(1, self._room(ready.key[0], ready.klass)))
+        return min(map(self._order.level, able), default=None)
+
+    def _room(self, program: int, klass: Klass) -> int:
+        """New rows of a program and class that may start."""
+        return (self._share if klass is Klass.BEST_EFFORT else self._ledger).room(self._ledger.states[program])
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, policy: Policy, worker: int) -> bool:

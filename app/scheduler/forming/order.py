@@ -39,11 +39,6 @@ class Order:
         """A waiting row takes precedence over a running unit whose first row has a larger level."""
         return (row.call.klass, row.call.priority)
 
-    def first(self) -> Row | None:
-        """The waiting row that ranks best."""
-        ready = self.oldest(())
-        return None if ready is None else ready.head()
-
     def oldest(self, held: Collection[ReadySet]) -> ReadySet | None:
         """Of the sets that are not held back, the one whose first row ranks best, or None."""
         return min((ready for ready in self._table.nonempty if ready not in held), key=self._rank_of, default=None)
