@@ -10,7 +10,7 @@ from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, ClassSpec, Klass, Row, Stage
 
-from .test_invariants import BY_LENGTH, tables
+from .test_invariants import BY_LENGTH, PER_TOKEN, tables
 from .world import Arrival, Trace, World, make_device, make_program
 
 
@@ -85,6 +85,11 @@ FOUND = {
         (make_program(stages=(Stage(BY_LENGTH, repeats=True),), policy="no_wait", max_batch=2, max_alive=3),),
         (Arrival(0, lengths=(2, 12), klass=Klass.BEST_EFFORT, priority=1, steps=2),
          Arrival(40, lengths=(2,), klass=Klass.BEST_EFFORT)),
+    ),
+    "a-best-effort-unit-goes-on-into-a-stage-that-its-long-row-makes-slow": Trace(
+        THREE,
+        (make_program(stages=(Stage(Profile((20,), by_length=((12, (20,)),))), Stage(PER_TOKEN)), max_batch=1),),
+        (Arrival(0, lengths=(12, 12), klass=Klass.BEST_EFFORT),),
     ),
     "a-unit-starts-behind-one-that-a-better-row-waits-to-join": Trace(
         make_device(1, push_depth=2, push_ahead_ns=AT_ONCE, multi_step=True),

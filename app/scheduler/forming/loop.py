@@ -198,7 +198,7 @@ class Loop:
         rows, stage = unit.rows, unit.stage
         steps = steps_of(rows, unit.size, stage, state, self._policies[unit.program], unit.worker)
         if unit.klass is _BEST_EFFORT:
-            steps = self._share.steps(steps, unit.size, stage, state, unit.started)
+            steps = self._share.steps(steps, unit, state)
         continue_without = continues_without(rows, stage, state)
         return Course(steps, continue_without=continue_without) if steps > 1 or continue_without else ONE_STEP
 

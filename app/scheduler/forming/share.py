@@ -138,15 +138,18 @@ class Share:
         budget = self._budget_ns
         return budget - sum(left_ns(unit, now) if unit.forecast.predicted else budget for unit in self.units.values())
 
-    def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
-        """How many of `steps` stages or steps a worker may run as one best-effort unit.
+    def steps(self, steps: int, unit: Unit, state: ProgramState) -> int:
+        """How many of `steps` stages or steps a worker may run as this best-effort unit.
 
         It can be recalled after each of them, so each single one must be known and within the budget.
         """
-        if steps == 1 or state.program.stages[stage].repeats:
+        if steps == 1 or state.program.stages[unit.stage].repeats:
             return steps
-        left = self._budget_left(now)
-        following = (latency.predict(size) for latency in state.estimates.latency[stage + 1 : stage + steps])
+        left, forecast = self._budget_left(unit.started), unit.forecast
+        following = (
+            latency.compute(unit.size, forecast.running, forecast.length)
+            for latency in state.estimates.latency[unit.stage + 1 : unit.stage + steps]
+        )
         return next((place for place, time in enumerate(following, 1) if not 0 < time <= left), steps)
 
     # whether a unit continues
