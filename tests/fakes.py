@@ -378,7 +378,9 @@ class FakeDevice:
                 fault, message, cause = Fault.MODEL, one_line(exc), exc
             except GeneratorExit as exc:
                 fault, message, cause = Fault.DEVICE, one_line(exc), exc
-        compute_ns = self._loop.now - pushed.at if ran is None else ran.busy_ns
-        times = tuple(map(sum, ran.stage_parts)) if ran is not None and pushed.steps > 1 else ()
-        outcome = Outcome(job.unit_id, fault, compute_ns, steps=pushed.steps, times=times)
+        if ran is None:
+            outcome = Outcome(job.unit_id, fault, self._loop.now - pushed.at, steps=pushed.steps)
+        else:  # a stage behind the first may have failed
+            times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 else ()
+            outcome = Outcome(job.unit_id, None, ran.busy_ns, steps=ran.steps, times=times)
         return Completion(outcome, ran, message, pushed.worker, cause)

@@ -81,7 +81,10 @@ fates = st.lists(
     min_size=1,
     max_size=12,
 )
-devices = st.sampled_from([((4,), 1), ((1, 1, 2), 1), ((2, 4), 2), ((8,), 2), ((1,), 1)])
+#: Capacities, push_depth, and whether a worker runs several stages by itself.
+devices = st.tuples(st.sampled_from([((4,), 1), ((1, 1, 2), 1), ((2, 4), 2), ((8,), 2), ((1,), 1)]), st.booleans()).map(
+    lambda drawn: (*drawn[0], drawn[1])
+)
 policies = st.sampled_from(["no_wait", "window", "static"])
 BOUNDED = settings(suppress_health_check=[HealthCheck.too_slow])
 
@@ -166,8 +169,8 @@ async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: i
             return Fate(MS, Fault.DEVICE)
         return Fate(*fate_list[count % len(fate_list)])
 
-    capacities, depth = device_of
-    device = FakeDevice(loop, *capacities, fate=fate, push_depth=depth)
+    capacities, depth, multi_step = device_of
+    device = FakeDevice(loop, *capacities, fate=fate, push_depth=depth, multi_step=multi_step)
     options = {"policy": policy, "max_delay_ms": 2.0, "max_batch": 4, "max_queue": 12}
     other = make_model(lambda x: negated(x), name="other", stages=stages[1], **options)
     async with serving(make_model(stages=stages[0], **options), other, device=device) as rig:
