@@ -57,7 +57,7 @@ class Unlimited(Share):
     def _limit_by_rules(self, offer: Offer, now: int) -> None:
         pass
 
-    def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
+    def steps(self, steps: int, unit: Unit, state: ProgramState) -> int:
         return steps
 
     def preempts(self, unit: Unit) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.curve import Curve
+from app.scheduler.estimates.curve import STEADY, Curve
 from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver
 from app.scheduler.optimal.tables import ControlTables, solve
@@ -87,7 +87,7 @@ def above_no_wait(true: Sequence[int], tables: ControlTables) -> list[float]:
 def estimated(true: Sequence[int], noise: float, seed: int) -> Profile:
     """What a curve knows after eight passes; noise adds a heavy-tailed share of mean `noise`."""
     draw = random.Random(seed)
-    curve = Curve(Profile((true[0],) * len(true), errors=(1.0,) * len(true)))
+    curve = Curve(Profile((true[0],) * len(true), errors=(1.0,) * len(true)), doubt=STEADY)
     for _ in range(8):
         for size in draw.sample(range(1, len(true) + 1), len(true)):
             slow = 1 + noise * draw.expovariate(1) * (8 if draw.random() < 0.05 else 1)
