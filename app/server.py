@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Generator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -68,9 +69,11 @@ class Server(uvicorn.Server):
         lifecycle.on_failure = self._fail
         lifecycle.tick_callbacks.append(self._check_progress)
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
         self._loop = asyncio.get_running_loop()  # before signals are taken: none may be lost
-        await super().serve(sockets)
+        with super().capture_signals():
+            yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._loop is not None
