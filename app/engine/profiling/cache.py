@@ -164,10 +164,8 @@ def architecture_of(model: Model) -> str:
     parts: list[object] = [[(s.name, s.datatype, s.shape, s.bounds) for s in (*info.inputs, *info.outputs)]]
     if isinstance(call, nn.Module):
         parts.append(str(call))
-        weights = ((name, weight) for name, weight in call.state_dict().items() if isinstance(weight, torch.Tensor))
-        parts.append(
-            [(name, tuple(weight.shape), str(weight.dtype)) for name, weight in weights]
-        )  # a layer may keep more
+        kept = call.state_dict().items()  # of a quantized layer not tensors alone
+        parts.append([(name, tuple(one.shape), str(one.dtype)) for name, one in kept if isinstance(one, torch.Tensor)])
     else:
         parts.append(getattr(call, "__qualname__", type(call).__qualname__))
     if model.stages:  # where it is cut

@@ -65,7 +65,7 @@ class Curve:
 
     A batch takes what its size and length take, times the speed now, times the slowdown by other units, times noise.
     Their logarithms are estimated by a Kalman filter (R. Kalman, A New Approach to Linear Filtering and Prediction
-    Problems, 1960) that neglects correlations between sizes. `most`: units at once.
+    Problems, 1960) that neglects correlations between sizes. `most`: units at once. `doubt`: of the speed, at first.
     """
 
     __slots__ = (
