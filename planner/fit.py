@@ -1,7 +1,7 @@
 """Fits the costs of a server's HTTP front from loads that were measured.
 
-CPU times of several loads tell the cost of a request from that of a batch. The slowdown of batches is found by
-simulating the same loads until simulated batches are as slow as measured ones: docs/theory/simulator.md.
+CPU times of several loads tell the cost of a request from that of a batch. How much longer batches take than in the
+profile, and how much of that the busy front adds, is a line through the loads: docs/theory/simulator.md.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ import numpy as np
 from app.scheduler.estimates.profile import Profile
 from planner.front_load import FrontLoad
 
-from .fleet import Setup, counted
 from .simulated_front import FrontCosts
 
-_SLOWED = (0.0, *(round(0.1 * 1.6**step, 3) for step in range(12)))  # slowdowns tried: 0 to 18
-_REQUESTS = 500  # simulated for a load: enough for means to a few per cent
-_WORSE = 2  # stop after so many slowdowns in a row that fit worse than a smaller one
 _ALIKE = 2.0  # if rows per batch differ less between loads, requests and batches cannot be separated
+_NOISE = 0.03  # of the batch times of one load, as a share: the machine drifts
+_SLOWED = 1.0  # the slowdown by a busy thread that is expected, as a standard deviation from none
 
 
 def front_costs(loads: Sequence[FrontLoad]) -> FrontCosts:
-    """The costs of requests and batches. The spread is that of the lightest load, which must be the first."""
+    """The costs of requests and batches."""
     call, batch = _parts(loads, [load.loop_s for load in loads])
     decode, group = _parts(loads, [load.helpers_s for load in loads])
-    call_ns, batch_ns, decode_ns, group_ns = (round(1e9 * one) for one in (call, batch, decode, group))
-    return FrontCosts(call_ns, batch_ns, decode_ns, group_ns, spread=loads[0].spread)
+    return FrontCosts(*(round(1e9 * one) for one in (call, batch, decode, group)))
 
 
 def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, float]:
@@ -50,41 +47,23 @@ def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, 
 
 
 def fit(profile: Profile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
-    """The costs with fitted `scale`, `slowed` and `error`, by least squares of relative errors.
+    """The costs with fitted `scale`, `slowed`, `spread` and `error`; unchanged if no load has batches.
 
-    `loads`: the lightest one first. With a single load the effect of the rate is unknown: then `slowed` is 0.
+    Batch times over those of the profile are a line over the share of time in which the front is busy, by least squares
+    in which each load counts for the seconds that its batches took: those of a light load are few and meet cold caches.
+    As the loads differ by noise as well, the slope is drawn towards 0 by what is known beforehand (a ridge).
     """
     loads = [load for load in loads if load.batches]
     if not loads:
         return costs
-    setup = Setup(profile, 1.0, "no_wait", _REQUESTS)  # how large batches are matters little, and it needs no tables
-    best, found, worse = math.inf, costs, 0
-    for slowed in _SLOWED if len(loads) > 1 else _SLOWED[:1]:
-        error, fitted = _at(setup, replace(costs, slowed=slowed), loads)
-        if error < best:
-            # The lightest load is fitted exactly, so it says nothing about the error.
-            best, worse = error, 0
-            found = replace(fitted, error=math.sqrt(error / max(1, len(loads) - 1)))
-        elif (worse := worse + 1) == _WORSE:
-            break
-    return found
-
-
-def _at(setup: Setup, costs: FrontCosts, loads: Sequence[FrontLoad]) -> tuple[float, FrontCosts]:
-    """The error with this slowdown, and the costs with the scale that fits the lightest load exactly."""
-    overs = [load.over(setup.profile.batch_ns) for load in loads]
-    scale = overs[0]
-    scale *= overs[0] / _over(setup, scale, costs, loads[0].rate)
-    error = sum(
-        math.log(_over(setup, scale, costs, load.rate) / over) ** 2 for load, over in zip(loads, overs, strict=True)
-    )
-    return error, replace(costs, scale=scale)
-
-
-def _over(setup: Setup, scale: float, costs: FrontCosts, rate: float) -> float:
-    """Simulated batch times over those of the profile."""
-    tally = counted(replace(setup, profile=setup.profile.scaled(scale), front=costs, rate=rate))
-    size = tally.rows / tally.units
-    below, times = math.floor(size), setup.profile.batch_ns
-    said = times[below - 1] + (size - below) * (times[min(below, len(times) - 1)] - times[below - 1])
-    return tally.busy_ns / tally.units / said
+    weights = np.array([load.batch_s for load in loads])
+    overs, busy, spreads = np.array([(load.over(profile.batch_ns), load.busy, load.spread) for load in loads]).T
+    over, share, spread = (float(np.average(values, weights=weights)) for values in (overs, busy, spreads))
+    away = busy - share
+    prior = weights.mean() * (_NOISE / _SLOWED) ** 2
+    slope = float((weights * away * overs).sum() / ((weights * away**2).sum() + prior))
+    slope = min(max(0.0, slope), over / 2 / max(share, 1e-9))  # an idle front leaves at least half of the time
+    scale = over - slope * share
+    off = np.log(overs / (scale + slope * busy))
+    error = math.sqrt(float(np.average(off**2, weights=weights)))
+    return replace(costs, scale=scale, slowed=slope / scale, spread=spread, error=error)

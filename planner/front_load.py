@@ -22,9 +22,14 @@ class FrontLoad:
     spread: float = 0.0
 
     @property
-    def rate(self) -> float:
-        """Requests a second."""
-        return self.requests / self.seconds
+    def busy(self) -> float:
+        """The share of time in which the front is busy, above 1 if helper threads work beside the loop."""
+        return (self.loop_s + self.helpers_s) / self.seconds
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds that all batches took."""
+        return sum(took for _, took in self.batches.values())
 
     @property
     def batch_count(self) -> float:
@@ -33,4 +38,4 @@ class FrontLoad:
     def over(self, batch_ns: Sequence[int]) -> float:
         """The time of all batches over what a profile predicts. There must be some."""
         said = sum(count * batch_ns[min(size, len(batch_ns)) - 1] for size, (count, _) in self.batches.items())
-        return sum(took for _, took in self.batches.values()) * 1e9 / said
+        return self.batch_s * 1e9 / said

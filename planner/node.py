@@ -22,8 +22,8 @@ class Node:
     """
 
     __slots__ = (
-        "armed", "cells", "decodes", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
-        "scheduler", "submitted", "timer", "touched", "unanswered",
+        "armed", "cells", "decodes", "device", "due", "front", "front_due", "index", "last", "launch_ns",
+        "launching", "scheduler", "submitted", "timer", "touched", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,7 @@ class Node:
         scheduler.add_program(program, 0)
         self.scheduler = scheduler
         self.device = device
+        self.last = len(program.stages) - 1
         self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
         self.decodes = program.one_unit
         self.launch_ns = launch_ns
@@ -54,3 +55,17 @@ class Node:
     def launched_at(self, unit: Unit, now: int) -> int:
         """When a unit that is handed over now is on the device. A subclass may add the time of copies."""
         return now + self.launch_ns
+
+    def goes_on(self, unit: Unit) -> bool:
+        """Whether rows of a unit that ends may have a stage or step left, so that its worker goes on by itself."""
+        return unit.stage in self.cells or unit.stage < self.last
+
+
+def continues(ended: Unit, unit: Unit) -> bool:
+    """Whether a worker would have run `unit` by itself after the one that ended: without hand-over, for the same rows
+    or for those of them that are left.
+    """
+    if unit.worker != ended.worker or len(unit.rows) > len(ended.rows):
+        return False
+    before = set(map(id, ended.rows))
+    return all(id(row) in before for row in unit.rows)

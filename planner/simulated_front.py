@@ -83,7 +83,9 @@ class FrontRequest(NamedTuple):
 
 
 class LoopPart(IntEnum):
-    """What the loop does. READ: a request; SUBMIT: one that a thread has decoded."""
+    """What the loop does. READ: a request; SUBMIT: one that a thread has decoded. ENDED: a unit, whose outcome the
+    scheduler may have had before (None).
+    """
 
     READ = 0
     SUBMIT = 1
@@ -94,7 +96,7 @@ class LoopPart(IntEnum):
 
 class FrontWork(NamedTuple):
     part: LoopPart
-    what: Any  # the request, unit, outcome or call
+    what: Any  # the request, unit, outcome (or None) or call
 
 
 class SimulatedFront:
@@ -125,10 +127,10 @@ class SimulatedFront:
         #: A helper thread has begun or ended its work since this was last reset.
         self.moved = False
 
-    def put(self, part: LoopPart, what: Any, now: int) -> None:
+    def put(self, works: Iterable[FrontWork], now: int) -> None:
         """Add work to the loop's next turn."""
         self._pass(now)
-        self._next_turn.append(FrontWork(part, what))
+        self._next_turn.extend(works)
         self._plan(now)
 
     def insert(self, works: Iterable[FrontWork], now: int) -> None:

@@ -17,7 +17,7 @@ from itertools import repeat
 
 from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 
-from .node import PROGRAM, Node
+from .node import PROGRAM, Node, continues
 from .row_steps import Stepped, ended
 from .simulated_front import FrontRequest, FrontWork, LoopPart, SimulatedFront
 from .tally import Tally
@@ -90,7 +90,7 @@ class Simulator:
                 self._submit(node, at, length, most, klass)
                 continue
             self._count(node, 1)
-            node.front.put(LoopPart.READ, FrontRequest(at, length, most, klass), at)
+            node.front.put([FrontWork(LoopPart.READ, FrontRequest(at, length, most, klass))], at)
             self._follow(node, node.front)
         self._end = max(self._end, self.now)
         self.tally.requests += fed
@@ -167,8 +167,8 @@ class Simulator:
                 self._end = time
                 over = ended(unit) if unit.stage in node.cells else ()
                 outcome = Outcome(unit.id, None, compute_ns, over, times=node.device.step_times)
-                if node.front is not None:
-                    node.front.put(LoopPart.ENDED, outcome, time)
+                if node.front is not None and not node.goes_on(unit):
+                    node.front.put([FrontWork(LoopPart.ENDED, outcome)], time)
                     self._follow(node, node.front)
                     self._watch(node)
                     return
@@ -177,7 +177,7 @@ class Simulator:
                     self._touch(node)
                     self._watch(node)  # the next unit may end at this time as well
                 else:
-                    self._carry_out(node, node.scheduler.step(time))
+                    self._carry_out(node, node.scheduler.step(time), unit)
         elif tie == _LAUNCHED:
             node.device.push(heappop(node.launching)[2], time)
             self._watch(node)
@@ -200,9 +200,10 @@ class Simulator:
         elif work.part is LoopPart.START:
             self._hand_over(node, work.what)
         elif work.part is LoopPart.ENDED:
-            node.scheduler.finished(work.what, now)
-            node.submitted = False
-            self._carry_out(node, node.scheduler.step(now))
+            if work.what is not None:
+                node.scheduler.finished(work.what, now)
+                node.submitted = False
+                self._carry_out(node, node.scheduler.step(now))
         else:
             self._answered(node, work.what, front.costs.path_ns)
         if front.turn_over and node.submitted:
@@ -240,17 +241,28 @@ class Simulator:
             self._carry_out(node, node.scheduler.step(self.now))
         self._touched.clear()
 
-    def _carry_out(self, node: Node, step: Step) -> None:
-        """Carry out a Step as the engine does: start units, answer calls, fail calls, arm the timer."""
+    def _carry_out(self, node: Node, step: Step, ended: Unit | None = None) -> None:
+        """Carry out a Step as the engine does: start units, answer calls, fail calls, arm the timer.
+
+        `ended`: the unit whose end this is, if the loop has not been told of it yet: a worker goes on by itself.
+        """
         now = self.now
+        starts = []
         for unit in step.start:
             self.tally.started(len(unit.rows))
-            if node.front is None:
+            if ended is not None and continues(ended, unit):
+                node.device.push(unit, now)
+            elif node.front is None:
                 self._hand_over(node, unit)
+            else:
+                starts.append(FrontWork(LoopPart.START, unit))
         self._watch(node)
         if node.front is not None:
-            starts = [FrontWork(LoopPart.START, unit) for unit in step.start]
-            node.front.insert([*starts, *(FrontWork(LoopPart.ANSWER, call) for call in step.done)], now)
+            works = [*starts, *(FrontWork(LoopPart.ANSWER, call) for call in step.done)]
+            if ended is None:
+                node.front.insert(works, now)
+            elif works:
+                node.front.put([FrontWork(LoopPart.ENDED, None), *works], now)
             self._follow(node, node.front)
         else:
             for call in step.done:

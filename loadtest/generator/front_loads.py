@@ -1,7 +1,7 @@
 """Measures the cost of requests beside their batches: CPU time of a server's event loop and helper threads, and how
 much slower batches are under load.
 
-It starts a server and sends a few requests a second, then several at once, and then shares of the rate reached so.
+It starts a server, sends many requests at once, and then shares of the rate reached so, at first a small one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from planner.fit import front_costs
 from planner.front_load import FrontLoad
 from planner.simulated_front import FrontCosts
 
-_SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold caches, as in light traffic
-_IN_FLIGHT = 16  # requests at once, as at a busy server, but too few to share all work
-_SHARES = (0.3, 0.6, 0.9)  # of the rate that is reached with these
+_IN_FLIGHT = 64  # requests at once
+_SPARSE, _SHARES = 0.05, (0.3, 0.6, 0.9)  # of the rate that is reached with these
+_LEAST, _MOST = 5.0, 50.0  # requests a second of the sparse load: they seldom overlap, and there are some
 _WARM_S, _RUN_S = 0.5, 2.0
 _ANY_LAG_MS = 1e5
 _HELPER = "aside"  # the name of helper threads, from process.name_helper_threads
@@ -71,10 +71,10 @@ async def _runs(plan: BenchPlan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
             loop, helpers = (after - earlier for after, earlier in zip(_threads_ns(pid), before, strict=True))
             return repeat, _load(repeat, loop, helpers)
 
-        sparse = await run(replace(plan, concurrency=None, rate=_SPARSE))
-        several = await run(replace(plan, concurrency=_IN_FLIGHT))
-        rates = [max(_SPARSE, share * several[1].rate) for share in _SHARES]
-        return [sparse, several, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
+        closed = await run(replace(plan, concurrency=_IN_FLIGHT))
+        reached = closed[1].requests / closed[1].seconds
+        rates = [min(_MOST, max(_LEAST, _SPARSE * reached)), *(share * reached for share in _SHARES)]
+        return [closed, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
 
 
 def _load(repeat: Repeat, loop_ns: int, helpers_ns: int) -> FrontLoad:
@@ -96,11 +96,11 @@ def _front(
 ) -> tuple[FrontCosts, list[FrontLoad]]:
     """The costs, and the loads of open loops only: a closed loop does not show how much batches are slowed."""
     loads = [load for _, load in runs]
-    costs, sparse = front_costs(loads), loads[0]
+    costs, sparse = front_costs(loads), loads[1]
     alone = round(sparse.over(batch_ns) * batch_ns[0]) if sparse.batches else batch_ns[0]
     held = costs.call_ns + costs.batch_ns + costs.decode_ns + costs.group_ns
-    path = float(np.quantile(runs[0][0].completed, _QUICK)) - alone - handover_ns - held
-    return replace(costs, path_ns=round(path)), [sparse, *loads[2:]]
+    path = float(np.quantile(runs[1][0].completed, _QUICK)) - alone - handover_ns - held
+    return replace(costs, path_ns=round(path)), loads[1:]
 
 
 def _threads_ns(pid: int) -> tuple[int, int]:

@@ -98,8 +98,8 @@ def test_replicas_and_routers_have_fronts_of_their_own() -> None:
 
 def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
     front = SimulatedFront(FrontCosts(call_ns=2 * MS, batch_ns=2 * MS))
-    front.put(LoopPart.READ, "first", 0)
-    front.put(LoopPart.READ, "second", 0)
+    front.put([FrontWork(LoopPart.READ, "first")], 0)
+    front.put([FrontWork(LoopPart.READ, "second")], 0)
     front.insert([FrontWork(LoopPart.START, "unit")], MS // 2)
     done = []
     while front.due is not None:

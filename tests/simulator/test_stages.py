@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tiers import full
@@ -10,6 +11,7 @@ from tiers import full
 from app.scheduler.estimates.profile import Profile, parse
 from planner.fleet import Setup, run
 from planner.profile_times import peak_at
+from planner.simulated_front import FrontCosts
 from planner.simulator import Simulator
 from planner.tally import Tally
 
@@ -26,7 +28,7 @@ SLOW = parse({"max_batch": 2, "stages": [
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
-def by_length(profile: Profile, times_ms: list[int], *rows: list[int], **options: str) -> list[float]:
+def by_length(profile: Profile, times_ms: list[int], *rows: list[int], **options: Any) -> list[float]:
     """Milliseconds of each request, in the order of its answer."""
     return latencies(profile, times_ms, *rows, lengths="fixed:1", **options)[0]
 
@@ -39,6 +41,16 @@ def written(profile: Profile, times_ms: list[int], prompts: list[int], texts: li
 def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
     """Two rows of three steps and one; a third joins when the short one has left."""
     assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
+
+
+def test_a_worker_goes_on_by_itself_but_is_handed_rows_that_join() -> None:
+    """A hand-over takes 1 ms, the loop 2 ms before a unit and 2 behind it: three steps cost that once. A row that comes
+    at the first step joins behind it, so that the loop is told of that and starts another unit."""
+    handed = replace(CELL, handover_ns=MS)
+    front = FrontCosts(batch_ns=4 * MS)
+    assert by_length(handed, [0], [3]) == [1 + 3]
+    assert by_length(handed, [0], [3], front=front) == [2 + 1 + 3 + 2]
+    assert by_length(handed, [0, 3], [3, 1], front=front) == [2 + 1 + 1 + 2 + 2 + 1 + 1 + 2 - 3, 14]
 
 
 def test_prompts_of_other_lengths_are_read_apart_and_answered_by_as_many_steps_as_the_text_is_long() -> None:
