@@ -1,7 +1,7 @@
 """What `starling size` predicts against what a server does: `python -m loadtest.sized`. Writes docs/bench/sized.json.
 
-Of each model: `size --measure` on this machine, then Poisson arrivals at shares of what a closed loop reaches, in
-rounds, each on a server that was just started with the measured profile.
+Of each model in rounds: `size --measure` on this machine, then Poisson arrivals at shares of what a closed loop
+reaches, on servers that were just started with the measured profile. A round is compared with itself: machines drift.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +30,7 @@ WITHIN, WANTED = 0.25, 15  # of 16 figures
 
 
 def size(model: str, profiles: str, rate: float, *measured: str) -> Data:
-    """What one replica does at this rate, as `starling size` prints it."""
+    """What `starling size` prints for one replica at this rate."""
     command = [
         sys.executable, "-m", "app", "size", "--models", "loadtest/models", "--model", model, "--json",
         "--rate", str(rate), "--p99-ms", "100000", "--headroom", "0", "--max-replicas", "1", "--format", "binary",
@@ -72,49 +70,44 @@ async def warmed(plan: BenchPlan) -> Repeat:
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     data: Data = {"rounds": chosen.rounds, "seconds": chosen.seconds, "models": {}}
     for model in chosen.models:
-        with tempfile.TemporaryDirectory() as profiles:
-            size(model, profiles, 1.0, "--measure", "--budget-s", str(chosen.budget_s))
-            closed = served(model, profiles, PEAK_S, 0)
-            peak = len(closed.completed) / closed.elapsed_s
-            loads: Data = {}
-            data["models"][model] = {"peak": peak, "loads": loads}
-            for load in LOADS:
-                told = size(model, profiles, load * peak)
-                one = loads[f"{load:g}"] = {
-                    "told": {name: told["predicted"][0][key] for name, key in QUANTILES.items()},
-                    "http": told["http"],
-                    "error": told["error"],
-                    "live": {name: [] for name in QUANTILES},
-                }
-                for number in range(chosen.rounds):
-                    repeat = served(model, profiles, chosen.seconds, number, load * peak)
-                    for name in QUANTILES:
-                        one["live"][name].append(float(np.percentile(repeat.completed, int(name[1:]))) / 1e6)
-                run.say(f"{model}, {load:g} of {peak:.0f}/s: " + "; ".join(compared(one)))
+        loads: Data = {f"{load:g}": {name: {"told": [], "live": []} for name in QUANTILES} for load in LOADS}
+        one: Data = {"loads": loads, "http": []}
+        data["models"][model] = one
+        for number in range(chosen.rounds):
+            with tempfile.TemporaryDirectory() as profiles:
+                one["http"].append(size(model, profiles, 1.0, "--measure", "--budget-s", str(chosen.budget_s))["http"])
+                if not number:
+                    closed = served(model, profiles, PEAK_S, 0)
+                    one["peak"] = len(closed.completed) / closed.elapsed_s
+                for load in LOADS:
+                    told = size(model, profiles, load * one["peak"])["predicted"][0]
+                    repeat = served(model, profiles, chosen.seconds, number, load * one["peak"])
+                    for name, key in QUANTILES.items():
+                        loads[f"{load:g}"][name]["told"].append(told[key])
+                        live = float(np.percentile(repeat.completed, int(name[1:]))) / 1e6
+                        loads[f"{load:g}"][name]["live"].append(live)
+            run.say(f"{model}, round {number + 1}")
+        for _, share, name, both in figures({model: one}):
+            run.say(f"{model}, {share} of {one['peak']:.0f}/s: {name} {off(both):+.0%}")
     return data
 
 
-def compared(one: Data) -> Iterator[str]:
-    for name in QUANTILES:
-        yield f"{name} {one['told'][name]:.2f} ms told, {median(one['live'][name]):.2f} live ({off(one, name):+.0%})"
+def off(both: Data) -> float:
+    """How far what was told lies off the live figure, as a share of that: the median of the rounds."""
+    return median(told / live - 1 for told, live in zip(both["told"], both["live"], strict=True))
 
 
-def off(one: Data, name: str) -> float:
-    """How far the prediction lies off the median of the live rounds, as a share of that."""
-    return float(one["told"][name] / median(one["live"][name]) - 1)
-
-
-def figures(models: Data) -> list[tuple[str, str, str, Any]]:
+def figures(models: Data) -> list[tuple[str, str, str, Data]]:
     return [
-        (model, load, name, one)
+        (model, load, name, both)
         for model, its in models.items()
         for load, one in its["loads"].items()
-        for name in QUANTILES
+        for name, both in one.items()
     ]
 
 
 def within(models: Data) -> int:
-    return sum(abs(off(one, name)) <= WITHIN for _, _, name, one in figures(models))
+    return sum(abs(off(both)) <= WITHIN for *_, both in figures(models))
 
 
 def missed(data: Data) -> list[str]:
@@ -123,8 +116,8 @@ def missed(data: Data) -> list[str]:
 
 
 def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, help="servers of each load and model [3]")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of load on each of them [10]")
+    parser.add_argument("--rounds", type=int, default=3, help="of each model [3]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each load [10]")
     parser.add_argument("--budget-s", type=float, default=10.0, help="of each profile [10]")
     parser.add_argument("--models", nargs="*", choices=MODELS, default=[*MODELS], help="all of them unless named")
 
