@@ -1,4 +1,4 @@
-"""What `size` tells against a server: a round's figures are compared with each other, and the rounds by their median."""
+"""What `size` tells against a server: a round is compared with itself, and rounds by their median."""
 
 from __future__ import annotations
 
