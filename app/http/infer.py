@@ -304,6 +304,9 @@ async def refused(request: Request, error: BaseException) -> Response:
     resources.bodies.held -= request.held
     request.held, request.body = 0, None
     resources.count_failure(error, request.served, request.klass, request.request_id, request.arrived, request.url)
+    # Whoever brought the error has a frame that holds it, and its traceback has the frames that hold the body. A cycle
+    # would keep both until a garbage collection.
+    error.__traceback__ = error.__context__ = None
     status, lines, body = error_parts(error, request.route.openai)
     # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its
     # end and dropped: a client that still sends would otherwise see a reset connection instead of the answer.

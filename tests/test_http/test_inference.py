@@ -159,6 +159,18 @@ async def test_refusals(
     assert model.open_leases == 0
 
 
+@pytest.mark.parametrize(("sent", "encoding"), [(b"{", b"identity"), (body(9), b"identity"), (b"no gzip", b"gzip")])
+async def test_an_error_holds_no_frames_once_it_is_told(
+    caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch, sent: bytes, encoding: bytes
+) -> None:
+    """From Python 3.12 on they would keep the body until a garbage collection, up to which many large ones may come."""
+    call, errors = caller(model), []
+    count = call.app.resources.count_failure
+    monkeypatch.setattr(call.app.resources, "count_failure", lambda *told: (errors.append(told[0]), count(*told)))
+    assert (await call(INFER, sent, headers={b"content-encoding": encoding})).status == 400
+    assert [(error.__traceback__, error.__context__) for error in errors] == [(None, None)]
+
+
 @pytest.mark.parametrize(("path", "status", "closes"), [(INFER, 200, False), ("/predict/nobody", 404, True)])
 async def test_a_refusal_before_the_client_is_told_to_send_its_body(
     caller: MakeCaller, model: Echo, path: str, status: int, closes: bool

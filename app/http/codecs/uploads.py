@@ -127,12 +127,16 @@ def _parts(content_type: str, body: bytes) -> list[File | Field]:
         parts.append(part)
 
     in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}  # otherwise large files would be written to disk
+    parser: FormParser | None = None
     try:
         parser = FormParser("multipart/form-data", add, add, lambda: ended.append(True), boundary, config=in_memory)
         parser.write(body)
         parser.finalize()
     except FormParserError as exc:
         raise BadRequest(f"body: malformed multipart/form-data: {exc}") from None
+    finally:
+        if parser is not None:
+            parser.parser = None  # they refer to each other: a cycle, which would keep the files
     if not ended:
         raise BadRequest("body: the multipart/form-data upload ends before its closing boundary")
     if not any(isinstance(part, File) for part in parts):

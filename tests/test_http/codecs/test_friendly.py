@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gc
 import io
 import json
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -364,3 +366,17 @@ def test_a_file_of_a_form_may_be_base64() -> None:
     assert file.data == b"\x89PNG"
     with pytest.raises(BadRequest, match="malformed multipart"):
         uploads.open_uploads(kind, head + b"iVBORw" + end)
+
+
+@pytest.mark.parametrize("end", [b"\r\n--x--\r\n", b"\r\n--y--\r\n"], ids=["read", "refused"])
+def test_the_files_of_a_form_go_with_its_request(end: bytes) -> None:
+    """Not with the next garbage collection, up to which many large bodies may come."""
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(BadRequest):
+            uploads.open_uploads("multipart/form-data; boundary=x", head + b"data" + end)
+        assert not [one for one in gc.get_objects() if isinstance(one, uploads.File)]
+    finally:
+        gc.enable()
