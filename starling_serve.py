@@ -6,19 +6,25 @@ this module, whose name is nobody else's, looks which ones these are before anyt
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 
 def main() -> None:
-    """Run the command. Another package in our place is one line and exit status 2."""
+    """Run the command. Another package in our place is one line and exit status 2; a Ctrl-C is exit status 130."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.default_int_handler:  # native code that an import runs may lose the exception that it raises
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     for name in ("app", "planner", "loadtest"):
         if problem := shadowed(Path(__file__).resolve().parent / name):
             print(f"starling: {problem}", file=sys.stderr)
             sys.exit(2)
     from app.cli.commands import main as command
 
+    signal.signal(signal.SIGINT, before)
     command()
 
 

@@ -1,6 +1,6 @@
 """`python -m app` is the `starling` command."""
 
-from app.cli.commands import main
+from starling_serve import main
 
 if __name__ == "__main__":
     main()

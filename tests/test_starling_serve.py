@@ -51,6 +51,25 @@ def test_theirs_in_our_place_is_one_line(tmp_path: Path, name: str) -> None:
     )
 
 
+def test_ctrl_c_during_an_import_ends_quietly() -> None:
+    """Even one whose exception is lost, as in native code."""
+    code = (
+        "import signal, sys, starling_serve\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *of):\n"
+        "        try:\n"
+        "            name == 'typer' and signal.raise_signal(signal.SIGINT)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['starling', '--version']\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "starling_serve.main()\n"
+    )
+    done = ended(sys.executable, "-c", code, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("source", "code"),
     [

@@ -64,16 +64,21 @@ cli = typer.Typer(
 
 def main() -> None:
     """Entry point of the `starling` command. A bad setting is one line and exit status 2; what the system refuses, such
-    as a file of another user or a full disk, one line and exit status 1.
+    as a file of another user or a full disk, one line and exit status 1, without a line if nobody reads the output.
     """
+    standard_streams.open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
             stream.reconfigure(errors="replace")
     try:
-        with process.ended_by_signals(_TERMINATED):
+        with process.ended_by_signals(_TERMINATED), standard_streams.written_out():
             cli()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ConfigError as exc:
         fail(str(exc), 2)
+    except BrokenPipeError:
+        sys.exit(1)
     except OSError as exc:
         why = exc.strerror or str(exc)
         fail(why if exc.filename is None else f"{exc.filename}: {why}", 1)

@@ -30,6 +30,32 @@ _ROOM_MS = 100  # for a write without a thread: when that has ended, or in a for
 _PIECE = 4096  # bytes that a pipe with room takes at once (PIPE_BUF)
 
 
+def open_closed() -> None:
+    """Open the standard streams that this process was started without, as by `>&-`: to Python they are None, where
+    `print` loses what it is given, and the next file opened would be written by native code that prints. Writing
+    standard output fails then; what is written to standard error is lost.
+    """
+    for fd, (name, mode) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, mode)  # takes the lowest number that is free: this one
+            setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", errors="replace"))  # noqa: SIM115
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Leave this context when standard output has been written. Raises OSError that names it if it cannot be: at its
+    exit Python would print a traceback.
+    """
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError as exc:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer at the exit
+            raise OSError(exc.errno, exc.strerror, "standard output") from None
+
+
 class NeverWaiting(io.RawIOBase):
     """Writes to the file `fd` on a thread. Any thread may call `write`, also in a signal handler or a finalizer.
 

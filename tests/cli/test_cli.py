@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from app.settings import Settings, settings_from
 
 from .running import invoke as run
 
-ECHO = Path(module.__file__).parents[1] / "models" / "demo" / "echo"
+ROOT = Path(module.__file__).parents[2]
+ECHO = ROOT / "app" / "models" / "demo" / "echo"
 
 
 def plain(text: str) -> str:
@@ -152,6 +156,35 @@ def test_what_the_system_refuses_is_one_line_and_status_1(
         main()
     assert caught.value.code == 1
     assert capfd.readouterr().err == f"starling: {tmp_path}/file/net: Not a directory\n"
+
+
+def test_ctrl_c_before_a_command_begins_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "cli", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status", "complaint"),
+    [
+        (">&-", 1, "starling: standard output: Bad file descriptor\n"),
+        ("<&- >&-", 1, "starling: standard output: Bad file descriptor\n"),
+        (">/dev/full", 1, "starling: No space left on device\n"),
+        (">/dev/null 2>&-", 0, ""),
+        ("", 1, ""),  # a pipe that nobody reads
+    ],
+)
+def test_output_that_cannot_be_written(redirected: str, status: int, complaint: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ("sh", "-c", f'"$0" -m app --version {redirected}', sys.executable)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (status, complaint)
 
 
 @pytest.mark.usefixtures("restored_logging")
