@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
 out = Console(emoji=False, soft_wrap=True)  # a path may hold `:100:`, and a line cut for a terminal is no use in a pipe
 
 PlaceArgument = Annotated[
-    str, typer.Argument(help="A repository, a model's folder or file, or demo, bench: as serve takes.")
+    str,
+    typer.Argument(
+        envvar="STARLING_MODELS", help="A repository, a model's folder or file, or demo, bench: as serve takes."
+    ),
 ]
 
 

@@ -19,7 +19,12 @@ ModelsOption = Annotated[
 ]
 ExtraOption = Annotated[
     list[str] | None,
-    typer.Option("--model", metavar="NAME=SOURCE", help="One more model; SOURCE is a folder with model.toml."),
+    typer.Option(
+        "--model",
+        envvar="STARLING_MODEL",
+        metavar="NAME=SOURCE",
+        help="One more model; SOURCE is a folder with model.toml.",
+    ),
 ]
 DeviceOption = Annotated[
     str, typer.Option(envvar="STARLING_DEVICE", help="Where to run it: auto, cpu, cuda or cuda:N.")

@@ -46,11 +46,24 @@ class MeasureOptions:
     models: ModelsOption = "demo"
     extra: ExtraOption = None
     max_batch: Annotated[
-        int, typer.Option(min=0, max=4096, help="Largest batch, rows. \\[the model's]", show_default=False)
+        int,
+        typer.Option(
+            envvar="STARLING_MAX_BATCH",
+            min=0,
+            max=4096,
+            help="Largest batch, rows. \\[the model's]",
+            show_default=False,
+        ),
     ] = 0
     device: DeviceOption = "auto"
     threads: Annotated[
-        int, typer.Option(min=0, help="Compute threads per worker. \\[cores - 1, at least 1]", show_default=False)
+        int,
+        typer.Option(
+            envvar="STARLING_THREADS",
+            min=0,
+            help="Compute threads per worker. \\[cores - 1, at least 1]",
+            show_default=False,
+        ),
     ] = 0
     precision: PrecisionOption = "fp32"
     compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False

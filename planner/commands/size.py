@@ -71,7 +71,7 @@ class SizeOptions:
     ] = ""
     lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = ""
     router: Annotated[Router, typer.Option(help="The router before the replicas.")] = "random"
-    policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = ""
+    policy: Annotated[str, typer.Option(envvar="STARLING_POLICY", help="When to form a batch. \\[the model's]")] = ""
     device: DeviceOption = "auto"
     precision: PrecisionOption = "fp32"
     profile_dir: ProfileDirOption = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from app import __version__
 from app.cli import commands as module
@@ -20,6 +21,7 @@ from app.settings import Settings, settings_from
 from .running import invoke as run
 
 ROOT = Path(module.__file__).parents[2]
+NO_SETTINGS = {("workers", "profile"), ("workers", "size"), ("model", "profile"), ("model", "size")}
 ECHO = ROOT / "app" / "models" / "demo" / "echo"
 
 
@@ -40,6 +42,23 @@ def test_commands() -> None:
         assert re.search(rf"\b{command}\b", shown)
     assert not re.search(r"\bslice\b", shown)
     assert run("--version").output.strip() == __version__
+
+
+def test_an_option_that_is_a_setting_of_serve_obeys_its_variable() -> None:
+    """In every command but those of made-up loads and devices. There `--workers` is a number, `--model` a name."""
+    commands = typer.main.get_command(module.cli).commands  # type: ignore[attr-defined]
+    for command in ("models", "check", "profile", "size"):
+        for option in commands[command].params:
+            name = {"place": "models", "extra": "model"}.get(option.name, option.name)
+            if name in Settings.model_fields and (option.name, command) not in NO_SETTINGS:
+                assert option.envvar == f"STARLING_{name.upper()}", (command, option.name)
+
+
+def test_models_lists_what_the_variable_names() -> None:
+    listed = run("models", env={"STARLING_MODELS": str(ECHO)})
+    assert listed.exit_code == 0
+    assert ("echo version 1" in listed.output, "digits" in listed.output) == (True, False)
+    assert "digits version 1" in run("models", "demo", env={"STARLING_MODELS": str(ECHO)}).output
 
 
 @pytest.fixture
