@@ -23,6 +23,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
+_MOST = 1e9  # of any number: 30 years of seconds; far more of them are no nanoseconds any more, but infinite
 _VARIABLE = "STARLING_"
 _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
@@ -136,6 +137,13 @@ class Settings(BaseModel):
     otlp_endpoint: str | None = Field(
         None, description="Send traces to this OpenTelemetry collector (OTLP over HTTP), as http://127.0.0.1:4318."
     )
+
+    @field_validator("*")
+    @classmethod
+    def _finite(cls, value: object) -> object:
+        if isinstance(value, int | float) and value > _MOST:
+            raise ValueError(f"expected at most {_MOST:g}")
+        return value
 
     @field_validator("workers", mode="before")
     @classmethod

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+_LEAST, _MOST = 1e-9, 1e9  # of numbers above 0: what follows of others is infinite, or 0
 CHUNK = 65_536  # instants drawn at a time: half a MiB
 _S = 1e9  # nanoseconds
 
@@ -183,6 +184,8 @@ def _numbers(spec: str, texts: list[str], count: int) -> list[float]:
         numbers = [float(text) for text in texts]
     except ValueError:
         numbers = []
-    if len(numbers) != count or not all(math.isfinite(number) and number >= 0 for number in numbers):
+    if len(numbers) != count:
         raise ValueError(f"arrivals: {spec!r} is not understood; see the forms there are")
+    if not all(number == 0 or _LEAST <= number <= _MOST for number in numbers):
+        raise ValueError(f"arrivals: expected numbers that are 0, or from {_LEAST:g} to {_MOST:g}, got {spec!r}")
     return numbers

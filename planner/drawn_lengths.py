@@ -16,7 +16,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST = 1 << 31
 _DRAWN = 8192  # at a time
+_SHARE = 0.001  # of a distribution that must lie within its bounds: what is outside is drawn again
 _MEAN = 200_000  # lengths over which a mean is taken
 
 
@@ -38,10 +40,10 @@ class Lengths:
             self.low = self.high = _whole(option, spec, numbers[0])
         elif kind == "uniform" and len(numbers) == 2:
             self.low, self.high = (_whole(option, spec, number) for number in numbers)
-        elif kind == "lognormal" and len(numbers) == 4 and numbers[0] > 0 and numbers[1] > 0:
+        elif kind == "lognormal" and len(numbers) == 4 and all(0 < number < _MOST for number in numbers[:2]):
             self._median, self._sigma = numbers[0], numbers[1]
             self.low, self.high = (_whole(option, spec, number) for number in numbers[2:])
-        elif kind == "lognormal" and len(numbers) == 3 and numbers[0] > 0 and numbers[1] > 0:
+        elif kind == "lognormal" and len(numbers) == 3 and all(0 < number < _MOST for number in numbers[:2]):
             variance = math.log1p((numbers[1] / numbers[0]) ** 2)
             self._median, self._sigma = numbers[0] / math.exp(variance / 2), math.sqrt(variance)
             self.low, self.high = 1, _whole(option, spec, numbers[2])
@@ -52,6 +54,10 @@ class Lengths:
             )
         if (self._median and not self.low <= numbers[0] <= self.high) or self.low > self.high:
             raise ValueError(f"{option}: expected LOW up to HIGH, the median or mean between them, got {spec!r}")
+        if self._median and not self._share() >= _SHARE:
+            raise ValueError(
+                f"{option}: expected LOW to HIGH to hold at least {_SHARE:.1%} of the lengths, got {spec!r}"
+            )
         self._random = np.random.default_rng(seed)
         self._left = np.zeros(0, dtype=np.int64)
 
@@ -63,6 +69,12 @@ class Lengths:
         drawn = np.concatenate(parts) if have else self._left
         self._left = drawn[count:]
         return drawn[:count]
+
+    def _share(self) -> float:
+        """The share of a lognormal distribution that rounds to a length from `low` to `high`."""
+        bounds = (math.log(self.low - 0.5), math.log(self.high + 0.5))
+        below, upto = (math.erf((bound - math.log(self._median)) / self._sigma / math.sqrt(2)) for bound in bounds)
+        return (upto - below) / 2
 
     def _more(self) -> NDArray[np.int64]:
         if self._column is not None:
@@ -91,6 +103,6 @@ def _column(option: str, spec: str, number: str, path: str) -> NDArray[np.int64]
 
 
 def _whole(option: str, spec: str, number: float) -> int:
-    if not (number.is_integer() and 1 <= number < 1 << 31):
+    if not (number.is_integer() and 1 <= number < _MOST):
         raise ValueError(f"{option}: expected whole numbers from 1 on, got {spec!r}")
     return int(number)

@@ -41,6 +41,8 @@ from .simulator import Simulator
 from .tally import Tally, summary
 
 DEVICES = ("serial", "shared")
+_MOST = {"requests": 10**9, "replicas": 100_000}  # more would take hours, or the memory of the machine
+_LONGEST_S = 1e7  # of simulated time, in which each second costs some microseconds: two minutes
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
 
 #: Separate seeds for what is random, so that changing one does not change the others.
@@ -85,14 +87,17 @@ class Setup:
     complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over the time of one row alone
     front: FrontCosts | None = None  # of each replica; None: requests are submitted when they arrive
 
-    def check(self) -> None:
-        """Raises ValueError that names the bad option, before a long simulation begins."""
+    def check(self, longest_s: float = _LONGEST_S) -> None:
+        """Raises ValueError that names the bad option, before a simulation of more than `longest_s`, too."""
         _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("device", self.device, DEVICES)
         _one_of("objective", self.objective, OBJECTIVES)
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}: expected at most {most}, got {getattr(self, name)}")
         for name in ("launch_ns", "push_ahead_ns", "seed"):
             _at_least(0, name, getattr(self, name))
         if not self.complete_wait >= 0:
@@ -114,7 +119,11 @@ class Setup:
         if self.prompts and ([part.cell for part in parts] != [False, True] or not parts[0].by_length):
             raise ValueError("prompts: expected a profile of a stage that reads, with length_ms, and a cell behind it")
         self.drawn_lengths()
-        make_arrivals(self.arrivals, self.rate, self.seed)
+        rate, served = make_arrivals(self.arrivals, self.rate, self.seed).rate, self.peak * self.replicas
+        name, slowest = ("rate", rate) if rate <= served else ("profile", served)
+        if not slowest * longest_s >= self.requests:
+            least = self.requests / longest_s
+            raise ValueError(f"{name}: expected at least {least:g}/s for {self.requests} requests, got {slowest:g}/s")
         self.node(0)
 
     @property

@@ -6,18 +6,21 @@ import json
 from collections.abc import Iterator, Sequence
 
 from app.scheduler.estimates import profile as profiles
+from app.scheduler.estimates.fields import LARGEST_MS, MS
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import default_workers
 
 _BATCH = 32  # largest batch of a made-up device, rows
+_LARGEST_BATCH = 4096  # of any model
+_LEAST, _MOST = 1e-9, 1e12  # of numbers; beyond them what follows is infinite, or 0
 
 
 def profile(text: str, max_batch: int = 0) -> Profile:
     """A profile from a file or from linear:A+Bb. `max_batch` 0 keeps the profile's own. Raises OSError."""
     if not text:
         raise ValueError("profile: expected a file or linear:A+Bb; give --profile")
-    if max_batch < 0:
-        raise ValueError(f"max_batch: expected at least 1, got {max_batch}")
+    if not 0 <= max_batch <= _LARGEST_BATCH:
+        raise ValueError(f"max_batch: expected 1 to {_LARGEST_BATCH}, got {max_batch}")
     if text.startswith("linear:"):
         return _linear(text, max_batch or _BATCH)
     with open(text, encoding="utf-8") as file:
@@ -78,9 +81,16 @@ def numbers(name: str, text: str) -> list[float]:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or not all(0 < number < 1e12 for number in found):
-        raise ValueError(f"{name}: expected numbers above 0, got {text!r}")
+    if not found or not all(_LEAST <= number < _MOST for number in found):
+        raise ValueError(f"{name}: expected numbers above 0, from {_LEAST:g} to {_MOST:g}, got {text!r}")
     return found
+
+
+def nanoseconds(name: str, ms: float) -> int:
+    """From milliseconds."""
+    if not 0 <= ms < LARGEST_MS:  # nor NaN
+        raise ValueError(f"{name}: expected milliseconds from 0 to {LARGEST_MS:g}, got {ms:g}")
+    return round(ms * MS)
 
 
 def counts(name: str, text: str) -> list[int]:

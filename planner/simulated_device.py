@@ -48,7 +48,7 @@ def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
         cv = float(text) if kind == "gamma" else -1.0
     except ValueError:
         cv = -1.0
-    if not 0 <= cv <= 100:
+    if not (cv == 0 or 1e-9 <= cv <= 100):
         raise ValueError(f"service: expected deterministic, exponential or gamma:CV, got {service!r}")
     return Factors(cv, seed) if cv else None
 

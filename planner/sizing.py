@@ -21,6 +21,8 @@ RUNS = 8
 _SHARE = 0.99  # of the requests must keep the objective
 _EACH = 1000  # requests of each replica in a run, at least, because a run starts empty
 _RATE_STEP = 1.05  # accuracy of the largest rate
+LONGEST_S = 2e5  # of a run, in simulated time: each second costs some microseconds, and there are a hundred runs
+_FEWEST = 100  # requests of a percentile
 _QUIET = 0.001  # a load at which requests hardly ever meet
 
 #: Called after each run.
@@ -131,8 +133,9 @@ def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, on_run: O
 
 def keeps_alone(setup: Setup, p99_ns: float) -> bool:
     """Whether requests keep the objective at a very low load. If not, more replicas do not help."""
-    alone = replace(setup, requests=min(setup.requests, _EACH))
-    return _keeps(alone, 1, _QUIET * capacity(setup), p99_ns)
+    rate = _QUIET * capacity(setup)
+    requests = min(setup.requests, _EACH, max(_FEWEST, round(rate * LONGEST_S)))
+    return _keeps(replace(setup, requests=requests), 1, rate, p99_ns)
 
 
 def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, on_run: OnRun = lambda: None) -> bool:

@@ -93,7 +93,7 @@ def bench(given: BenchOptions) -> None:
     if [*loops, given.find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
     if not 0 < given.slo_ms < 1e6:
-        raise ConfigError(f"slo_ms: expected above 0, got {given.slo_ms:g}")
+        raise ConfigError(f"slo_ms: expected above 0 and below 1e6, got {given.slo_ms:g}")
     with as_config_error():
         if status := _measure_and_print(_plan(given), given.slo_ms if given.find_peak else None, given.as_json):
             sys.exit(status)

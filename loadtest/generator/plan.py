@@ -13,6 +13,9 @@ from planner import arrivals
 from planner.drawn_lengths import Lengths
 
 _S = 1e9
+_RATES = 1e-4, 1e6  # at most what a client can send; at far less the first instants drawn at once are beyond any clock
+_REQUESTS = 10_000_000  # of a run: all are in memory before it begins
+_MOST = {"concurrency": 65_536, "connections": 1_000_000, "rows": 1_000_000, "repeats": 1_000_000}
 
 
 class Unusable(ValueError):
@@ -84,16 +87,24 @@ class BenchPlan:
             raise ValueError("concurrency: a closed loop has no rate and no arrivals")
         if self.concurrency is None:
             arrivals.make(self.arrivals, 1.0 if self.rate is None and not self.traced else self.rate, self.seed)
+            if self.rate is not None and not _RATES[0] <= self.rate <= _RATES[1]:
+                raise ValueError(
+                    f"rate: expected {_RATES[0]:g} to {_RATES[1]:g} requests per second, got {self.rate:g}"
+                )
         for name, least in (("concurrency", 1), ("repeats", 1), ("rows", 1), ("connections", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
+            if value is not None and value > _MOST.get(name, value):
+                raise ValueError(f"{name}: expected at most {_MOST[name]}, got {value}")
         for name in ("duration_s", "timeout_s", "deadline_ms", "max_lag_ms"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e6:
-                raise ValueError(f"{name}: expected above 0, got {value}")
+                raise ValueError(f"{name}: expected above 0 and below 1e6, got {value}")
         if not 0 <= self.warmup_s < 1e6:
-            raise ValueError(f"warmup_s: expected at least 0, got {self.warmup_s}")
+            raise ValueError(f"warmup_s: expected at least 0 and below 1e6, got {self.warmup_s}")
+        if self.rate is not None and self.rate * max(self.duration_s, self.warmup_s) > _REQUESTS:
+            raise ValueError(f"rate: expected at most {_REQUESTS} requests in a run, got {self.rate:g} per second")
         for name, choices in (("payload", ("json", "binary")), ("check", ("values", "shapes"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}: expected {' or '.join(choices)}, got {getattr(self, name)!r}")

@@ -13,6 +13,7 @@ from planner.commands.output import print_json, tabulated
 from planner.profile_times import at_length, occupied_ns
 
 _MS = 1e6
+_LARGEST = 256  # rows of a batch; the solver's number of states
 _OF_WORKERS = (
     ("load", "load", ".2f"), ("rate/s", "rate", ".1f"), ("optimum ms", "mean_ms", ".3f"),
     ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
@@ -54,6 +55,8 @@ def _profile(text: str, max_batch: int, length: int) -> Profile:
     from planner import option_values
 
     measured = option_values.profile(text, max_batch)
+    if measured.max_batch > _LARGEST:
+        raise ValueError(f"max_batch: expected at most {_LARGEST}, which can be solved, got {measured.max_batch}")
     return at_length(measured, length) if length else measured
 
 

@@ -33,8 +33,8 @@ def settings_of(workers: int, budget_s: float, folder: Path | None, **given: Any
 
     `given`: device, threads, precision, compile, as flags of `serve`. Raises ConfigError for a wrong option.
     """
-    if not budget_s > 0:
-        raise ConfigError(f"budget-s: expected more than 0 seconds, got {budget_s:g}")
+    if not 0 < budget_s < 1e9:
+        raise ConfigError(f"budget-s: expected more than 0 seconds and below 1e9, got {budget_s:g}")
     settings = settings_from({**given, "threads": given.get("threads") or None, "profile_dir": folder})
     from app.engine.streams.cuda import device_index
     from app.engine_setup import ANY_SIZE

@@ -21,7 +21,6 @@ from planner.commands.output import print_json, progress, tabulated
 if TYPE_CHECKING:
     from planner.fleet import Setup
 
-_MS = 1e6
 _COLUMNS = (
     ("policy", "policy", ""),
     ("load", "load", ".2f"),
@@ -96,7 +95,7 @@ class SimulateOptions:
         str, typer.Option(help="random, round_robin, least_waiting, power_of_two; several as random,power_of_two.")
     ] = "random"
     processes: Annotated[
-        int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
+        int, typer.Option(min=0, help="Processes for random and round_robin. \\[one per core]", show_default=False)
     ] = 0
     as_json: JsonOption = False
     replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None
@@ -126,6 +125,7 @@ def _setups(given: SimulateOptions) -> list[Setup]:
     from planner.fleet import Setup
 
     measured = option_values.profile(given.profile, given.max_batch)
+    nanoseconds = option_values.nanoseconds
     capacities = tuple(option_values.counts("workers", given.workers)) if given.workers else ()
     queue = Batching(max_batch=measured.max_batch).max_queue if given.max_queue is None else given.max_queue
     buckets = given.length_buckets
@@ -137,13 +137,13 @@ def _setups(given: SimulateOptions) -> list[Setup]:
         arrivals=given.arrivals,
         service=given.service,
         workers=capacities,
-        deadline_ns=round(given.deadline_ms * _MS) if given.deadline_ms else None,
+        deadline_ns=nanoseconds("deadline_ms", given.deadline_ms) if given.deadline_ms else None,
         max_queue=queue,
-        max_delay_ns=round(given.max_delay_ms * _MS),
+        max_delay_ns=nanoseconds("max_delay_ms", given.max_delay_ms),
         objective=given.objective,
         push_depth=given.push_depth,
-        push_ahead_ns=round(given.push_ahead_ms * _MS),
-        launch_ns=round(given.launch_ms * _MS),
+        push_ahead_ns=nanoseconds("push_ahead_ms", given.push_ahead_ms),
+        launch_ns=nanoseconds("launch_ms", given.launch_ms),
         lengths=given.lengths,
         prompts=given.prompts,
         length_buckets=tuple(sorted(option_values.counts("length_buckets", buckets))) if buckets else (),

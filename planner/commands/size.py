@@ -113,11 +113,11 @@ def _check(given: SizeOptions) -> None:
     """Raise ConfigError that names a wrong option."""
     for name, value in (("rate", given.rate), ("p99-ms", given.p99_ms)):
         if not 0 < value < 1e9:
-            raise ConfigError(f"{name}: expected above 0, got {value:g}")
+            raise ConfigError(f"{name}: expected above 0 and below 1e9, got {value:g}")
     if not 0 <= given.headroom <= 1000:
         raise ConfigError(f"headroom: expected per cent from 0 to 1000, got {given.headroom:g}")
     if given.http_us is not None and not 0 <= given.http_us < 1e9:
-        raise ConfigError(f"http-us: expected at least 0, got {given.http_us:g}")
+        raise ConfigError(f"http-us: expected at least 0 and below 1e9, got {given.http_us:g}")
     if given.format not in ("", *FORMATS):
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {given.format!r}")
     if given.data is not None and not given.measure:
@@ -138,8 +138,9 @@ def _measured(given: SizeOptions) -> tuple[SizedModel, HttpCost]:
 
 
 def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
-    """What is simulated, still at no rate. Raises ConfigError, ValueError for a wrong option."""
+    """What is simulated, still of one replica. Raises ConfigError, ValueError for a wrong option."""
     from app.scheduler.policies import POLICIES
+    from planner import sizing
     from planner.fleet import Setup
 
     profile = subject.profile.scaled(http.costs.scale)
@@ -147,7 +148,7 @@ def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
     depth = 1 if on_cpu else max(1, int(profile.extra.get("push_depth", 1)))
     setup = Setup(
         profile,
-        1.0,
+        given.rate,
         workers=(subject.profile.max_batch,) * given.workers,
         device="shared" if given.workers > 1 else "serial",
         service=given.service or http.service or measured_service(profile),
@@ -163,7 +164,7 @@ def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
     )
     if setup.policy in POLICIES and POLICIES[setup.policy].workers(1):
         raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
-    setup.check()
+    setup.check(sizing.LONGEST_S)
     return setup
 
 

@@ -103,7 +103,7 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), "rate: expected one of --rate, --concurrency and --find-peak"),
         (("--rate", "5", "--find-peak"), "rate: expected one of"),
         (("--rate", "0"), "rate: expected requests per second above 0, got 0.0"),
-        (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0, got 0"),
+        (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0 and below 1e6, got 0"),
         (("--arrivals", "trace:/no/such"), "/no/such"),
         (("--rate", "5", "--lengths", "x"), "lengths: expected a number"),
     ],

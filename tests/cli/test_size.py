@@ -187,6 +187,10 @@ def test_the_request_of_a_task_is_its_example(tmp_path: Path) -> None:
     [
         (("--rate", "0"), "rate: expected above 0"),
         (("--p99-ms", "-1"), "p99-ms: expected above 0"),
+        (("--p99-ms", "1e308"), "p99-ms: expected above 0 and below 1e9, got 1e+308"),
+        (("--profile", "linear:1+1b", "--rate", "1e-300"), "rate: expected at least 0.001/s for 200 requests"),
+        (("--profile", "linear:1+1b", "--requests", "1000000000000"), "requests: expected at most"),
+        (("--measure", "--model", "echo", "--budget-s", "inf"), "budget-s: expected more than 0 seconds and below 1e9"),
         (("--format", "xml"), "format: expected json, binary, file, got 'xml'"),
         (("--data", "3.jpg"), "data: it is only sent with --measure"),
         (("--profile", "linear:1+1b", "--policy", "ebird"), "policy: ebird has workers of its own"),
