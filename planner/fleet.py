@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -268,12 +269,19 @@ def _simulated(setup: Setup, replicas: range, progress: Progress = lambda reques
     return tally
 
 
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """So many processes to simulate on. A Ctrl-C ends them without a word."""
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
+    with ProcessPoolExecutor(count, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+        yield pool
+
+
 def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
     """Simulate shares of the replicas in several processes and add up the results. Raises what a share raises."""
     bounds = [setup.replicas * part // count for part in range(count + 1)]
     tally = Tally()
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
-    with ProcessPoolExecutor(count, context) as pool:
+    with processes(count) as pool:
         shares = [pool.submit(_simulated, setup, range(low, high)) for low, high in pairwise(bounds)]
         for share in as_completed(shares):
             tally.add(share.result())

@@ -8,11 +8,12 @@ all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
-from .fleet import Setup, counted
+from .fleet import Setup, counted, processes
 from .simulated_device import slowdown
 from .simulated_front import FrontCosts
 from .tally import Tally
@@ -25,8 +26,44 @@ LONGEST_S = 2e5  # of a run, in simulated time: each second costs some microseco
 _FEWEST = 100  # requests of a percentile
 _QUIET = 0.001  # a load at which requests hardly ever meet
 
-#: Called after each run.
-OnRun = Callable[[], None]
+#: Simulates runs: `counted` of each, in their order.
+Simulate = Callable[[Iterable[Setup]], Iterable[Tally]]
+
+
+class Runs:
+    """Simulates the runs of replicas at a rate, none of them twice, and so many `at_once`: each group of them when its
+    first is asked for. `on_run` is called after each.
+    """
+
+    def __init__(self, at_once: int = 1, simulate: Simulate | None = None, on_run: Callable[[], None] = lambda: None):
+        self.at_once = at_once
+        self.simulate: Simulate = simulate or (lambda setups: map(counted, setups))
+        self._on_run = on_run
+        self._ended: dict[tuple[int, int, float], list[Tally]] = {}
+        self._setups: dict[int, Setup] = {}  # keeps them, so that no other setup gets the id of one
+
+    def of(self, setup: Setup, replicas: int, rate: float) -> Iterator[Tally]:
+        """`RUNS` of them. `setup` has been solved (`Setup.solved`); run k has its seed plus k."""
+        self._setups[id(setup)] = setup
+        ended = self._ended.setdefault((id(setup), replicas, rate), [])
+        yield from list(ended)
+        if setup.router == "random" and setup.arrivals == "poisson":
+            one = replace(setup, replicas=1, rate=rate / replicas)
+        else:
+            one = replace(setup, replicas=replicas, rate=rate, requests=max(setup.requests, _EACH * replicas))
+        while left := range(len(ended), RUNS)[: self.at_once]:
+            group = list(self.simulate([replace(one, seed=setup.seed + run) for run in left]))
+            ended += group
+            for tally in group:
+                self._on_run()
+                yield tally
+
+
+@contextmanager
+def runs_in_processes(count: int, on_run: Callable[[], None]) -> Iterator[Runs]:
+    """Runs on so many processes at once."""
+    with processes(count) as pool:
+        yield Runs(count, lambda setups: pool.map(counted, setups), on_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,70 +124,60 @@ def _most(size: int, batch_ns: float, front: FrontCosts | None) -> float:
     return 1e9 * min(1 / held, 2 * size / (batch_ns + root))
 
 
-def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: None) -> LatencyEstimate:
-    """`RUNS` simulations of so many replicas. `setup` has been solved (`Setup.solved`); run k has its seed plus k."""
+def estimate(setup: Setup, replicas: int, rate: float, runs: Runs) -> LatencyEstimate:
+    """The figures of all runs of so many replicas at a rate."""
     if (load := rate / replicas / capacity(setup)) >= 1:
         return LatencyEstimate(replicas, rate, load, math.inf, (math.inf,) * RUNS, 0.0, 0.0, 0.0, 0.0)
-    return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, on_run)))
+    return _estimate(setup, replicas, rate, list(runs.of(setup, replicas, rate)))
 
 
-def fewest(setup: Setup, rate: float, p99_ns: float, most: int, on_run: OnRun = lambda: None) -> int | None:
+def fewest(setup: Setup, rate: float, p99_ns: float, most: int, runs: Runs) -> int | None:
     """The smallest number of replicas up to `most` that keeps the objective at this rate; None if none does.
 
     Assumes that more replicas are not slower. Searches upwards from what the rate requires, in steps that double, and
     then bisects.
     """
     below = math.floor(rate / capacity(setup))  # a load of 1 or more never settles
-    if below >= most or not keeps_alone(setup, p99_ns):
+    if below >= most or not keeps_alone(setup, p99_ns, Runs(runs.at_once, runs.simulate)):
         return None
     for step in (1 << power for power in count()):
         above = min(below + step, most)
-        if _keeps(setup, above, rate, p99_ns, on_run):
+        if _keeps(setup, above, rate, p99_ns, runs):
             break
         if above == most:
             return None
         below = above
     while above - below > 1:
         between = (below + above) // 2
-        if _keeps(setup, between, rate, p99_ns, on_run):
+        if _keeps(setup, between, rate, p99_ns, runs):
             above = between
         else:
             below = between
     return above
 
 
-def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, on_run: OnRun = lambda: None) -> float:
+def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, runs: Runs) -> float:
     """The largest rate at which so many replicas keep the objective, to 5 %. `kept`: a rate at which they do."""
     above = replicas * capacity(setup)
     while above > kept * _RATE_STEP:
         between = math.sqrt(kept * above)
-        if _keeps(setup, replicas, between, p99_ns, on_run):
+        if _keeps(setup, replicas, between, p99_ns, runs):
             kept = between
         else:
             above = between
     return kept
 
 
-def keeps_alone(setup: Setup, p99_ns: float) -> bool:
+def keeps_alone(setup: Setup, p99_ns: float, runs: Runs) -> bool:
     """Whether requests keep the objective at a very low load. If not, more replicas do not help."""
     rate = _QUIET * capacity(setup)
     requests = min(setup.requests, _EACH, max(_FEWEST, round(rate * LONGEST_S)))
-    return _keeps(replace(setup, requests=requests), 1, rate, p99_ns)
+    return _keeps(replace(setup, requests=requests), 1, rate, p99_ns, runs)
 
 
-def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, on_run: OnRun = lambda: None) -> bool:
+def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, runs: Runs) -> bool:
     """As `estimate(...).keeps`, but stops at the first run that misses the objective."""
-    return all(_late(tally) <= p99_ns for tally in _runs(setup, replicas, rate, on_run))
-
-
-def _runs(setup: Setup, replicas: int, rate: float, on_run: OnRun) -> Iterator[Tally]:
-    if setup.router == "random" and setup.arrivals == "poisson":
-        one = replace(setup, replicas=1, rate=rate / replicas)
-    else:
-        one = replace(setup, replicas=replicas, rate=rate, requests=max(setup.requests, _EACH * replicas))
-    for run in range(RUNS):
-        yield counted(replace(one, seed=setup.seed + run))
-        on_run()
+    return all(_late(tally) <= p99_ns for tally in runs.of(setup, replicas, rate))
 
 
 def _late(tally: Tally) -> float:

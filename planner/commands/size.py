@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import hypot
@@ -14,6 +13,7 @@ import typer
 
 from app.cli.options import filled
 from app.errors import ConfigError, as_config_error
+from app.machine import cpu_cores
 from planner.commands.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from planner.commands.output import print_json, progress
 from planner.commands.size_profiles import (
@@ -30,6 +30,7 @@ from planner.commands.size_report import Goal, Report, SizingResult
 if TYPE_CHECKING:
     from app.scheduler.estimates.profile import Profile
     from planner.fleet import Setup
+    from planner.sizing import Runs
 
 _MS = 1e6
 _GPU_AHEAD_NS = 300_000  # the server's default of push_ahead on a GPU
@@ -93,13 +94,15 @@ def size(given: SizeOptions) -> None:
     Simulates the model's own scheduler on its stored profile (`starling profile`), with the event loop and the threads
     that decode, behind a router that does not look at the replicas. Exit status 1 if no number of replicas is enough.
     """
+    from planner.sizing import runs_in_processes
+
     _check(given)
     goal = Goal(given.rate, given.p99_ms * _MS, given.headroom / 100, given.max_replicas)
     with as_config_error():
         subject, http = _measured(given)
         setup = _setup(given, subject, http)
-        with progress("simulating") as count:
-            found = _sized(setup, goal, partial(count, 1), http_assumed=http.source == "assumed")
+        with progress("simulating") as count, runs_in_processes(cpu_cores(), partial(count, 1)) as runs:
+            found = _sized(setup, goal, runs, http_assumed=http.source == "assumed")
     report = Report(goal, subject, http, found, given.policy)
     if given.as_json:
         print_json([report.as_dict()])
@@ -175,30 +178,30 @@ def measured_service(profile: Profile) -> str:
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
 
 
-def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: bool) -> SizingResult:
+def _sized(setup: Setup, goal: Goal, runs: Runs, *, http_assumed: bool) -> SizingResult:
     """The fewest replicas for the goal. `http_assumed`: the cost of requests was not measured."""
     from planner import sizing
 
     setup = setup.solved()
-    replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, ran)
+    replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, runs)
     if replicas is None:
         return SizingResult(setup, None)
     counts = [replicas] if replicas == 1 else [replicas, replicas - 1]
     loads = [(count, rate) for count in counts for rate in (goal.rate, goal.sized_rate)]
     if_http_doubles = None
     if http_assumed and setup.front is not None:
-        if_http_doubles = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
+        if_http_doubles = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, runs)
     error = _error(setup)
     off = (1 / (1 + error), 1 + error) if error else ()
     return SizingResult(
         setup,
         replicas,
-        tuple(sizing.estimate(setup, count, rate, ran) for count, rate in loads),
-        sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran),
+        tuple(sizing.estimate(setup, count, rate, runs) for count, rate in loads),
+        sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, runs),
         if_http_doubles,
         error,
         tuple(
-            sizing.estimate(replace(setup, profile=setup.profile.scaled(factor)), replicas, goal.rate, ran)
+            sizing.estimate(replace(setup, profile=setup.profile.scaled(factor)), replicas, goal.rate, runs)
             for factor in off
         ),
     )

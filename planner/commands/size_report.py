@@ -192,7 +192,7 @@ def _verdict(one: LatencyEstimate, goal: Goal) -> str:
 def _why_not(found: SizingResult, goal: Goal) -> str:
     from planner import sizing
 
-    if not sizing.keeps_alone(found.setup, goal.p99_ns):
+    if not sizing.keeps_alone(found.setup, goal.p99_ns, sizing.Runs()):
         return f"no number of replicas keeps {goal.p99_ns / _MS:g} ms: a request alone takes longer"
     return f"more than {goal.most} replicas are needed"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,10 +15,11 @@ from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Program, Row, Stage, WorkerSpec
 from planner import sizing
-from planner.fleet import Setup
+from planner.fleet import Setup, counted
 from planner.node import PROGRAM, Node
 from planner.simulated_front import FrontCosts
 from planner.simulator import Simulator
+from planner.sizing import Runs
 from planner.tally import Tally
 
 # The number of replicas is the least that keeps the objective: against theory where there is one.
@@ -54,7 +56,7 @@ def md1_p99_ms(load: float, service_ms: float = 10.0) -> float:
 @full
 def test_the_runs_hold_the_percentile_of_an_m_d_1_queue() -> None:
     for replicas, rate in ((1, 40.0), (2, 120.0)):
-        got = sizing.estimate(setup(), replicas, rate)
+        got = sizing.estimate(setup(), replicas, rate, Runs())
         exact = md1_p99_ms(rate / replicas / 100)
         assert got.p99_ns[0] <= exact * MS <= got.p99_ns[-1]
         assert got.median_ns == pytest.approx(exact * MS, rel=0.1)
@@ -68,7 +70,7 @@ def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
     """One more than theory needs, at most: what is close to the objective is refused."""
     rate, objective_ms = 120.0, 40.0
     exact = next(count for count in range(2, 60) if md1_p99_ms(rate / count / 100) <= objective_ms)
-    got = sizing.fewest(setup(), rate, objective_ms * MS, 1000)
+    got = sizing.fewest(setup(), rate, objective_ms * MS, 1000, Runs())
     assert got in (exact, exact + 1)
 
 
@@ -76,13 +78,33 @@ def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
 @pytest.mark.usefixtures("few_each")
 def test_an_objective_below_one_request_alone_needs_no_search() -> None:
     told: list[None] = []
-    assert sizing.fewest(setup(requests=200), 50, 9.9 * MS, 10_000, partial(told.append, None)) is None
+    assert sizing.fewest(setup(requests=200), 50, 9.9 * MS, 10_000, Runs(on_run=partial(told.append, None))) is None
     assert told == []
-    assert sizing.keeps_alone(setup(requests=200), 12 * MS)
+    assert sizing.keeps_alone(setup(requests=200), 12 * MS, Runs())
+
+
+def test_no_run_is_simulated_twice_nor_more_at_once_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And groups of runs have the figures of runs one by one."""
+    groups: list[list[int]] = []
+
+    def simulate(setups: Iterable[Setup]) -> list[Tally]:
+        groups.append([one.seed for one in setups])
+        return [counted(one) for one in setups]
+
+    monkeypatch.setattr(sizing, "RUNS", 3)
+    small = setup(requests=100)
+    runs = Runs(2, simulate)
+    assert next(runs.of(small, 1, 40.0)).requests == 100
+    assert groups == [[0, 1]]
+    assert sizing.estimate(small, 1, 40.0, runs) == sizing.estimate(small, 1, 40.0, Runs())
+    assert sizing.estimate(small, 1, 40.0, runs) == sizing.estimate(small, 1, 40.0, runs)
+    assert groups == [[0, 1], [2]]
+    list(runs.of(replace(small, seed=5), 1, 40.0))
+    assert groups[2:] == [[5, 6], [7]]
 
 
 def test_what_never_settles_is_not_simulated() -> None:
-    got = sizing.estimate(setup(), 2, 200)
+    got = sizing.estimate(setup(), 2, 200, Runs())
     assert (got.load, set(got.p99_ns)) == (1, {math.inf})
     assert not got.keeps(1e18)
 
@@ -90,7 +112,7 @@ def test_what_never_settles_is_not_simulated() -> None:
 @full
 def test_requests_that_are_refused_are_late() -> None:
     """Of a queue that holds one, a share is refused whatever the latency of the others."""
-    got = sizing.estimate(setup(max_queue=1), 1, 60)
+    got = sizing.estimate(setup(max_queue=1), 1, 60, Runs())
     assert got.refused > 0.01
     assert set(got.p99_ns) == {math.inf}
 
