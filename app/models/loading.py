@@ -54,9 +54,12 @@ def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> 
     try:
         with namespace.loading(), only_exceptions():
             model = _load(source, config, dict(overrides or {}))
-    except BaseException:
+    except BaseException as error:
         namespace.close()
-        raise
+        if isinstance(error, ConfigError) or not isinstance(error, Exception):
+            raise
+        # what the source returned may raise wherever it is looked at, as a __getattr__ of its own
+        raise ConfigError(f"{source.folder / FILE_NAME}: {with_place(one_line(error), error)}") from error
     note = edited_packages(namespace.outside)
     return replace(model, close=namespace.close, note=note)
 

@@ -10,6 +10,7 @@ import torch
 
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
+from app.models.base import one_line, with_place
 from app.models.checks.calling import call_directly, on_thread
 from app.models.checks.trial import (
     REPLACES_NONE,
@@ -99,9 +100,11 @@ def _try(source: ModelSource, row_check: str | None, *, replaces: bool) -> Check
         # as the server does: it is built on one thread and called on another, neither of them the main one
         model = on_thread("model-load", load, source, {"row_check": row_check})
         warnings, unfit = on_thread("worker-0", _tried, model, replaces)
+        weights = list(model.call.parameters()) if isinstance(model.call, torch.nn.Module) else []
     except ConfigError as error:
         return replace(read, error=str(error), trace=_trace(error))
-    weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
+    except Exception as error:  # a user's code may raise anything, wherever it is looked at; others are still tried
+        return replace(read, error=with_place(one_line(error), error), trace=_trace(error))
     front = model.front
     return replace(
         read,

@@ -36,6 +36,25 @@ def test_check_tries_each_model(tmp_path):
     assert "x: unknown key" in errors["wrong"]
 
 
+#: A network whose methods raise, as those of a wrapper that forgets what it wraps.
+GUARDED = """from torch import nn
+class Guarded(nn.Identity):
+    def {method}(self, *args, **keywords):
+        raise RuntimeError("not me")
+build = Guarded
+"""
+
+
+@pytest.mark.parametrize("method", ["__getattr__", "train", "named_parameters"])
+def test_a_network_that_may_not_be_looked_at_is_an_error_of_its_own(tmp_path, method):
+    write_model(tmp_path / "guarded", code=GUARDED.format(method=method))
+    write_model(tmp_path / "other")
+    guarded, other = check(str(tmp_path))
+    assert "RuntimeError: not me at " in guarded.error
+    assert f"model.py:4 in {method}" in guarded.error
+    assert not other.error
+
+
 #: Takes rows of 7 alone, which are not among those that are made up; an empty batch it takes.
 PICKY = """def build():
     def call(x):

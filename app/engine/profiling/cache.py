@@ -25,6 +25,7 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.device import Device
+from app.models.checks.calling import only_exceptions
 from app.scheduler.estimates.fields import fault
 from app.scheduler.estimates.pairs import Pair, parse_pair
 from app.scheduler.estimates.profile import Profile, parse
@@ -158,14 +159,12 @@ def architecture_of(model: Model) -> str:
     """A digest of what the model computes, as far as can be seen: tensors, class, layers, shapes of weights.
 
     Weights are left out, because batch times do not depend on their values. A change of code alone is not seen; the
-    scale from live batches corrects its effect.
+    scale from live batches corrects its effect. So is what a module's own `__repr__` or `state_dict` raises.
     """
     info, call = model.info, model.call
     parts: list[object] = [[(s.name, s.datatype, s.shape, s.bounds) for s in (*info.inputs, *info.outputs)]]
     if isinstance(call, nn.Module):
-        parts.append(str(call))
-        kept = call.state_dict().items()  # of a quantized layer not tensors alone
-        parts.append([(name, tuple(one.shape), str(one.dtype)) for name, one in kept if isinstance(one, torch.Tensor)])
+        parts += [_seen(str, call), _seen(_weights, call)]
     else:
         parts.append(getattr(call, "__qualname__", type(call).__qualname__))
     if model.stages:  # where it is cut
@@ -173,6 +172,23 @@ def architecture_of(model: Model) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _shape_of(stage: object) -> str:
+def _seen(look: Callable[[nn.Module], object], module: nn.Module) -> object:
+    """What `look` returns of a module; its class where the model's own code raises. Its calls need neither."""
+    try:
+        with only_exceptions():
+            return look(module)
+    except Exception:
+        return type(module).__qualname__
+
+
+def _weights(module: nn.Module) -> list[object]:
+    """The name, shape and type of each weight. What a quantized layer keeps is not tensors alone."""
+    kept = module.state_dict().items()
+    return [(name, tuple(one.shape), str(one.dtype)) for name, one in kept if isinstance(one, torch.Tensor)]
+
+
+def _shape_of(stage: object) -> object:
     """A stage as text: its layers, and the code of an exported one."""
-    return f"{stage}{getattr(stage, 'code', '')}" if isinstance(stage, nn.Module) else type(stage).__qualname__
+    if not isinstance(stage, nn.Module):
+        return type(stage).__qualname__
+    return f"{_seen(str, stage)}{getattr(stage, 'code', '')}"

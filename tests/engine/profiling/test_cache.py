@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.contract import Stages
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
 from app.engine.profiling.cache import ProfileCache, ProfileKey, architecture_of, default_folder, device_name, key_of
@@ -140,6 +141,18 @@ def test_what_a_layer_keeps_beside_weights_has_no_shape():
             return torch.qint8
 
     assert architecture_of(make_model(Packed(2, 3))) != architecture_of(make_model(nn.Linear(2, 3)))
+
+
+@pytest.mark.parametrize("method", ["__repr__", "extra_repr", "state_dict"])
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_module_that_cannot_be_shown_has_an_architecture(method: str, error: type[BaseException]):
+    def refuse(*args: Any, **keywords: Any) -> None:
+        raise error
+
+    hidden = type("Hidden", (nn.Linear,), {method: refuse})
+    assert architecture_of(make_model(hidden(2, 3))) == architecture_of(make_model(hidden(2, 3)))
+    staged = replace(make_model(hidden(2, 3)), stages=Stages((hidden(2, 3), nn.Linear(3, 3))))
+    assert architecture_of(staged) != architecture_of(make_model(hidden(2, 3)))
 
 
 def test_a_device_is_its_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
