@@ -7,14 +7,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
 from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
-from app.models.base import checked_text, stacked, wrong_type
+from app.models.base import stacked
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
 from app.scheduler.types import Klass, Outcome
@@ -201,22 +200,3 @@ def gather_rows(
         if axis in lengths:
             pad_beyond(batch, dim, lengths[axis], spec.pad_value)
     return batch
-
-
-def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
-    """The first `rows` rows of an output on the host, one after another in memory of their own. ConfigError where its
-    type is not what was declared; UnicodeEncodeError for half of a surrogate pair.
-
-    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
-    event loop that wait is the most expensive part of a small batch.
-    """
-    array = value
-    if isinstance(value, torch.Tensor):
-        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
-        array = bits.numpy(force=True) if bits.requires_grad or bits.is_neg() else bits.numpy()
-    if array.dtype != spec.dtype:
-        raise wrong_type(spec, value)
-    if spec.datatype != "BYTES":
-        return np.array(array[:rows], order="C")  # else a transposed result would remain so
-    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
-    return np.array(texts, object).reshape(array[:rows].shape)

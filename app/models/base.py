@@ -79,11 +79,14 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
         if isinstance(result, (Coroutine, Generator)):
             result.close()  # else Python warns that nobody has awaited it
             hint = ": define it without async and yield"
+        elif all(hasattr(result, spec.name) for spec in outputs):  # as a dataclass
+            hint = ": return a dict of its fields"
         got = type(result).__name__
         raise ConfigError(f"expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, got {got}{hint}")
     if len(values) != len(outputs):
         by_row = f"; {PADDED}" if any(isinstance(value, (Mapping, list, tuple)) for value in values) else ""
-        raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}{by_row}")
+        none = ", with None: leave it out" if any(value is None for value in values) else ""
+        raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}{none}{by_row}")
     for spec, value in zip(outputs, values, strict=True):
         if not isinstance(value, (torch.Tensor, np.ndarray)):
             is_text = spec.datatype == "BYTES"
@@ -130,7 +133,8 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
         return
     if shape[:1] != (size,) or not _fits(spec, shape[1:]):
         row = (longest.get(axis, -1) if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))
-        by_row = f"; {PADDED}" if shape[:1] != (size,) and len(shape) == len(spec.shape) + 1 else ""
+        other_rows = shape[:1] != (size,) and len(shape) == len(spec.shape) + 1
+        by_row = f"; {PADDED}" if other_rows or getattr(value, "is_nested", False) else ""
         raise ConfigError(f"output {spec.name!r}: expected shape {[size, *row]}, got {list(shape)}{by_row}")
     for axis, got in zip(spec.axes, shape[1:], strict=True):
         if axis and longest.get(axis, got) != got:
@@ -147,25 +151,60 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     )
 
 
-def checked(value: Any, spec: TensorSpec) -> Array:
-    """An output as an array on the CPU, of memory of its own. Raises ConfigError where its type is not what was
-    declared, and as `checked_text`.
+def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows of an output on the host, one after another in memory of their own. ConfigError where its
+    type is not what was declared; UnicodeEncodeError for half of a surrogate pair.
+
+    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
+    event loop that wait is the most expensive part of a small batch.
     """
-    if value.dtype != (spec.dtype if isinstance(value, np.ndarray) else TORCH_DTYPES.get(spec.datatype)):
+    if isinstance(value, torch.Tensor):
+        array = _on_host(value, spec)
+    elif value.dtype == spec.dtype:
+        array = value
+    else:
         raise wrong_type(spec, value)
-    if spec.datatype == "BYTES":
-        for one in value.reshape(-1):
-            checked_text(one, spec)
-    return np.array(as_array(value))
+    if spec.datatype != "BYTES":
+        return np.array(array[:rows], order="C")  # else a transposed result would remain so
+    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
+    return np.array(texts, object).reshape(array[:rows].shape)
+
+
+def _on_host(value: torch.Tensor, spec: TensorSpec) -> Array:
+    """A tensor as an array that may share its memory."""
+    if value.dtype is not TORCH_DTYPES.get(spec.datatype):
+        raise wrong_type(spec, value)
+    bits = value.view(torch.uint16) if value.dtype is torch.bfloat16 else value
+    try:
+        lazy = bits.requires_grad or bits.is_neg() or not bits.is_cpu
+        array: Array = bits.numpy(force=True) if lazy else bits.numpy()
+    except (RuntimeError, TypeError) as error:  # sparse, or without values
+        raise wrong_type(spec, value) from error
+    return array
 
 
 def wrong_type(spec: TensorSpec, value: Any) -> ConfigError:
-    """The error for an output that is not of the declared datatype."""
+    """The error for an output that is not of the declared datatype, or whose values cannot be read."""
     wanted: Any = _OF_TEXT
     if spec.datatype != "BYTES":
         # BF16 has no numpy dtype, so an array of it can only be its bits
         wanted = spec.dtype if isinstance(value, np.ndarray) else TORCH_DTYPES[spec.datatype]
-    return ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}")
+    return ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}{_kind(value)}")
+
+
+def _kind(value: torch.Tensor | Array) -> str:
+    """What kind of tensor it is, and what makes an ordinary one of it; "" of others."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.is_quantized:
+        return ": return y.dequantize()"
+    if value.is_complex():
+        return ": return y.real, y.abs() or torch.view_as_real(y)"
+    if value.layout is not torch.strided:
+        return f" of layout {value.layout}: return y.to_dense()"
+    if value.is_meta or type(value) is not torch.Tensor:
+        return f", a {type(value).__name__} on {value.device} without values that can be read"
+    return ""
 
 
 def checked_text(value: Any, spec: TensorSpec) -> bytes | str:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from app.contract import DATATYPES, FinishedBatch
-from app.engine.executor import Ran, copied
+from app.engine.executor import Ran
 from app.engine.outputs import joined, note_rows, split_by_length
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
-from app.models.base import as_array, check_shape, stacked
+from app.models.base import as_array, check_shape, copied, stacked
 from app.scheduler.types import Unit
 
 from .rig import make_model, tensor

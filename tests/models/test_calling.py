@@ -132,3 +132,10 @@ def test_what_belongs_to_the_process_has_advice():
         torch.set_num_interop_threads(torch.get_num_interop_threads())
     assert "leave it out" in advice_on(caught.value)
     assert "PYTHONPATH" in advice_on(BrokenProcessPool("a child has ended"))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_without_sizes_has_advice():
+    with pytest.raises(RuntimeError) as caught:
+        str(torch.nested.nested_tensor([torch.ones(3)]).shape)
+    assert "an output is a nested tensor: the first axis" in advice_on(caught.value)

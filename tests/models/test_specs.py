@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.base import checked, normalise, one_line, returned
+from app.models.base import copied, normalise, one_line, returned
 from app.models.description.config import model_info, read_config
 from app.models.server_inputs import with_server_inputs
 
@@ -139,7 +141,7 @@ def test_an_outputs_free_axis_among_several_is_not_guessed(tmp_path):
     )
 
 
-# Invariant: what passes `returned` and `checked` has the number, order, dtypes and shapes that were declared.
+# Invariant: what passes `returned` and `copied` has the number, order, dtypes and shapes that were declared.
 
 
 Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
@@ -187,6 +189,8 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
         ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
         ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
         (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
+        (SimpleNamespace(y=1, z=2), "got SimpleNamespace: return a dict of its fields"),
+        ((torch.ones(2, 3), torch.ones(2), None), r"expected 2 outputs .*, got 3, with None: leave it out$"),
     ],
 )
 def test_normalise_names_what_is_wrong(result, message):
@@ -220,12 +224,19 @@ def test_a_coroutine_or_a_generator_is_no_result():
         (Y, torch.ones(2, 3, dtype=torch.float64), r"expected FP32 \(torch.float32\), got torch.float64"),
         (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
+        (TensorSpec("t", "UINT16", (3,), ("",), (3,)), torch.ones(2, 3).bfloat16(), r"UINT16 .*, got torch.bfloat16$"),
+        (Y, torch.ones(2, 3).to_sparse(), r"'y': .*, got torch.float32 of layout torch.sparse_coo: .*to_dense\(\)"),
+        (Y, torch.ones(2, 3, device="meta"), "a Tensor on meta without values"),
+        (Y, FakeTensorMode().from_tensor(torch.ones(2, 3)), "a FakeTensor on cpu without values"),
+        (Y, torch.ones(2, 3).to(torch.complex64), r"got torch.complex64: return y.real"),
+        (Y, torch.ones(2, 3).to(torch.float8_e4m3fn), r"got torch.float8_e4m3fn$"),
+        (Y, torch.nested.nested_tensor([torch.ones(3)] * 2, layout=torch.jagged), "got .* where their number differs"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
     ],
 )
 def test_a_wrong_output_is_named_with_both_sides(spec, value, message):
     with pytest.raises(ConfigError, match=message):
-        checked(*returned(value, [spec], 2, {"tokens": 5}), spec)
+        copied(*returned(value, [spec], 2, {"tokens": 5}), spec, 2)
 
 
 def test_an_error_in_one_line_has_no_colour_codes():

@@ -22,10 +22,10 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.device import Completion, Report, failed, fault_of
-from app.engine.executor import Executor, Job, Ran, Stop, copied, gather_rows
+from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
-from app.models.base import returned
+from app.models.base import copied, returned
 from app.models.process_state import ProcessState, named
 from app.scheduler.types import Fault
 

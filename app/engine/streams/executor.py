@@ -222,7 +222,7 @@ class StreamExecutor(Executor):
         specs = self.model.info.returned
         for spec, value in zip(specs, returned(result, specs, size, longest), strict=True):
             tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-            if tensor.dtype != TORCH_DTYPES[spec.datatype]:
+            if tensor.dtype != TORCH_DTYPES[spec.datatype] or tensor.layout is not torch.strided:
                 raise wrong_type(spec, value)
             outputs.append(tensor.contiguous())
         return outputs

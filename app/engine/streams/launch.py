@@ -15,12 +15,13 @@ import torch
 
 from app.contract import Array
 from app.engine.activations import Passed, Place
-from app.engine.executor import WHOLE, Job, Ran, Stop, copied
+from app.engine.executor import WHOLE, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import neighbours
+from app.models.base import copied
 
 
 def stage_launches(job: Job, executor: StreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:

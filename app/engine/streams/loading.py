@@ -19,7 +19,7 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.device import Completion, fault_of
-from app.engine.executor import Job, Ran, copied
+from app.engine.executor import Job, Ran
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool
@@ -29,6 +29,7 @@ from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.unit import most_steps
 from app.errors import ConfigError
+from app.models.base import copied
 from app.models.placement import Placement, place, warn_of_indices
 from app.scheduler.types import Fault
 

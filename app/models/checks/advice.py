@@ -9,6 +9,8 @@ import re
 import threading
 from concurrent.futures.process import BrokenProcessPool
 
+from app.models.base import PADDED
+
 _THREADS = (
     'a model is imported and built on the thread "model-load", and called on others, "warm-up" and "worker-0" among '
     "them, never on the main one: make what belongs to a thread (a connection, a loop, a threading.local) where it is "
@@ -60,6 +62,7 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (RuntimeError, r"with a bool tensor is not supported", _DATATYPES),
     (IndexError, r"tensors used as indices must be", _DATATYPES),
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
+    (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
     (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
     (AttributeError, r"^'bytes' object has no attribute", _BYTES),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from app.contract import Array, Model, SampleRow
-from app.models.base import checked, one_line, returned
+from app.models.base import copied, one_line, returned
 from app.models.checks.row_check import Run
 from app.models.checks.samples import keywords, longest, stack
 
@@ -29,7 +29,7 @@ def call_directly(model: Model) -> Run:
         with torch.inference_mode(), only_exceptions():
             result = model.call(*arguments, **keywords(model, rows, size))
         values = returned(result, info.returned, size, longest(rows))
-        return [checked(value, spec) for spec, value in zip(info.outputs, values, strict=False)]
+        return [copied(value, spec, size) for spec, value in zip(info.outputs, values, strict=False)]
 
     return run
 
