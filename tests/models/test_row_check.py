@@ -49,7 +49,7 @@ def softmax(x: Array, axis: int) -> Array:
 @pytest.mark.parametrize(
     ("most", "expected"),
     [
-        (32, [4, 4, 8]),
+        (32, [4, 4, 32]),
         (4, [4, 4, 4]),
         (2, [2, 2, 2]),
         (1, []),
@@ -71,6 +71,7 @@ GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
         (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
         (lambda x: x * len(np.unique(x, axis=0)) / len(x), X, Y, Cause.COMPANY,
          "filled up with copies of the last row"),
+        (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
         (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
     ],

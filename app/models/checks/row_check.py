@@ -22,7 +22,6 @@ from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
 
-LARGEST = 8  #: rows of a batch: small batches show a dependence as well, and take less time
 _LEAST_SCALE = 0.01  # smaller outputs are assumed to be rounding errors of larger numbers
 _AT_ONCE_S = 0.3  # for thousands of small batches: a buffer that threads share shows in some
 _NEAR_TIES = 0.25  # of integers: one row of four
@@ -121,7 +120,9 @@ def first_finding(compare: Comparison, ran: Iterable[tuple[Batch, Sequence[RowOu
 
 
 def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
-    """Rows of one length, in another order, filled up with copies, and beside longer rows, at most `most` of them."""
+    """Rows of one length, in another order, filled up with copies to `most`, and beside longer rows. Up to `most` rows:
+    a model may compute large batches in another way, as in parts.
+    """
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
@@ -130,9 +131,8 @@ def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
         yield Batch(same, len(same), [company] * len(same))
         yield Batch(same[::-1], len(same), ["in another order"] * len(same))
-    size = min(most, LARGEST)
-    filled = same if len(same) < size else same[:-1]
-    yield Batch(filled, size, [f"in a batch of {size} that is filled up with copies of the last row"] * len(filled))
+    filled = same if len(same) < most else same[:-1]
+    yield Batch(filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled))
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most][::-1]  # as they come: a model that sorts by length must put them back
