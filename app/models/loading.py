@@ -33,7 +33,7 @@ from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
 from app.models.sources.torch_files import let_set_mode, load_weights
-from app.models.sources.tracing import keep_to_own_thread
+from app.models.sources.tracing import trace_one_at_a_time
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
@@ -49,7 +49,7 @@ def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> 
     if source.error:
         raise ConfigError(source.error)
     config = read_declared(source.folder)
-    keep_to_own_thread()
+    trace_one_at_a_time()
     namespace = Namespace(source.folder)
     try:
         with namespace.loading(), only_exceptions():

@@ -1,13 +1,18 @@
-"""Invariant: what a model's own code traces with torch.fx reaches no other thread, however often it traces."""
+"""Invariants: what a model's own code traces with torch.fx reaches no other thread, however often it traces. And what
+torch cannot do twice at a time, no two threads do.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
-from torch import nn
+from torch import fx, nn
+from torch._dynamo import convert_frame
 
 from app.models.loading import load
+from app.models.sources import tracing
 
 from .folders import TOML, source_of, try_out, write_model
 
@@ -44,3 +49,61 @@ def test_other_models_run_while_one_is_traced_by_its_own_code(tmp_path):
     for model in models:
         assert try_out(model) == []
         assert model.call(torch.ones(2, 3)).shape == (2, 3)
+
+
+@pytest.fixture
+def one_at_a_time():
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in tracing._REPLACED]
+    tracing.trace_one_at_a_time()
+    yield
+    for owner, name, value in before:
+        setattr(owner, name, value)
+
+
+class Alone(nn.Module):
+    """Raises if another thread could trace, export or compile while it is traced."""
+
+    def forward(self, x):
+        with ThreadPoolExecutor(1) as thread:
+            assert not thread.submit(tracing._TRACING.acquire, blocking=False).result()
+        return x * 2
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda net: fx.Tracer().trace(net),
+        lambda net: torch.export.export(net, (torch.ones(2, 3),), strict=False),
+        pytest.param(
+            lambda net: torch.jit.trace(net, torch.ones(2, 3), check_trace=False),
+            marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+        ),
+    ],
+)
+def test_one_thread_at_a_time_traces(trace):
+    trace(Alone())
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11's own
+def test_programs_are_read_one_at_a_time_also_by_a_models_own_code(tmp_path):
+    torch.export.save(torch.export.export(nn.Linear(3, 3), (torch.ones(2, 3),)), tmp_path / "net.pt2")
+    with ThreadPoolExecutor(4) as threads:
+        for program in threads.map(lambda _: torch.export.load(tmp_path / "net.pt2"), range(8)):
+            assert program.module()(torch.ones(2, 3)).shape == (2, 3)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_compiled_model_runs_while_another_is_traced():
+    compiled = torch.compile(nn.Linear(3, 3), backend="eager")
+    assert convert_frame.compile_lock is tracing._TRACING
+    compiled(torch.ones(2, 3))
+
+    class Net(nn.Module):
+        def forward(self, x):
+            with ThreadPoolExecutor(1) as thread:
+                assert thread.submit(compiled, torch.ones(2, 3)).result().shape == (2, 3)
+            return x
+
+    fx.Tracer().trace(Net())

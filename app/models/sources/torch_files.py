@@ -12,7 +12,6 @@ import io
 import json
 import pickle
 import re
-import threading
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,9 +35,6 @@ _OTHERS = (
     "may run any code: save model.state_dict(), unless that is what it holds, name that file by weights, and build "
     'the network in model.py (source = "model.py:build")'
 )
-#: Held while an archive is read: torch keeps what it reads in a global, and raises for a second thread.
-_READING = threading.Lock()
-
 
 # archives of torch.export
 
@@ -46,8 +42,7 @@ _READING = threading.Lock()
 def load_exported(path: Path) -> torch.export.ExportedProgram:
     """The program of an archive. Raises ConfigError, and what torch raises."""
     check_archive(path)
-    with _READING:
-        return torch.export.load(path)
+    return torch.export.load(path)
 
 
 class _Structured(nn.Module):

@@ -1,19 +1,53 @@
-"""Keeps what torch.fx traces in a model's code, as quantize_fx does, to the thread that traces.
+"""Lets one thread at a time trace, compile, export or read an exported program, also in a model's own code, and keeps
+what torch.fx traces, as quantize_fx does, to the thread that traces.
 
-A trace replaces `nn.Module.__call__` and `__getattr__` for the whole process, in which workers run other models: it
-would record or refuse their calls. And two at once would restore the wrong methods, for good.
+torch keeps the state of each of these in globals: beside another, and beside torch.compile, they raise, or record what
+the other does. A trace of torch.fx even replaces `nn.Module.__call__` and `__getattr__` for the whole process, in which
+workers run other models: it would record or refuse their calls, and a compiled model would refuse them itself. And two
+at once would restore the wrong methods, for good.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import fx
+from torch.fx import _symbolic_trace as symbolic
 
-_TRACING = threading.RLock()  # a trace may trace a part
+#: Held while any of them runs. Reentrant: a trace may trace a part.
+_TRACING = threading.RLock()
 _trace = fx.Tracer.trace
+_is_tracing = symbolic.is_fx_symbolic_tracing
+_here = threading.local()  # `traces`: how many of this thread run, one within another
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with _TRACING:
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def _with_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `_alone`, for what imports torch's compiler, which takes this lock for its own then: it traces while it holds
+    that, and with two locks each thread could wait for the other.
+    """
+
+    @wraps(function)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        from torch._dynamo import convert_frame
+
+        convert_frame.compile_lock = _TRACING
+        with _TRACING:
+            return function(*args, **kwargs)
+
+    return alone
 
 
 @wraps(_trace)
@@ -29,13 +63,33 @@ def _own_thread_alone(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
 
     with _TRACING:
         vars(self).update(call_module=call_module, getattr=attribute)
+        _here.traces = getattr(_here, "traces", 0) + 1
         try:
             return _trace(self, *args, **kwargs)
         finally:
+            _here.traces -= 1
             for name in ("call_module", "getattr"):
                 vars(self).pop(name, None)
 
 
-def keep_to_own_thread() -> None:
-    """From now on traces of every tracer reach no other thread, and run one at a time."""
-    fx.Tracer.trace = _own_thread_alone  # type: ignore[method-assign]
+@wraps(_is_tracing)
+def _is_tracing_here() -> bool:
+    return getattr(_here, "traces", 0) > 0 and _is_tracing()
+
+
+#: Whose attribute, its name, and what it becomes.
+_REPLACED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (fx.Tracer, "trace", _own_thread_alone),
+    (symbolic, "is_fx_symbolic_tracing", _is_tracing_here),
+    (torch, "compile", _with_compiler(torch.compile)),
+    (torch.export, "export", _with_compiler(torch.export.export)),
+    (torch.export, "load", _with_compiler(torch.export.load)),
+    (torch.jit, "trace", _alone(torch.jit.trace)),
+    (torch.jit, "trace_module", _alone(torch.jit.trace_module)),
+)
+
+
+def trace_one_at_a_time() -> None:
+    """From now on these run one at a time, and traces of every tracer reach no other thread."""
+    for owner, name, function in _REPLACED:
+        setattr(owner, name, function)
