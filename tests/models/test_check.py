@@ -89,6 +89,21 @@ def test_a_model_that_no_row_can_fit_is_an_error_unless_it_may_be_untried(tmp_pa
     assert "    return lambda x: x.missing\n" in result.trace
 
 
+#: As one that asks a database or another server; rows say nothing of that.
+AWAY = "def build():\n    def call(x):\n        raise {}\n    return call"
+
+
+@pytest.mark.parametrize(
+    ("raised", "untried"),
+    [("ConnectionRefusedError(111, 'no')", True), ("TimeoutError", True), ("FileNotFoundError(2, 'no', 'a')", False)],
+)
+def test_a_model_that_misses_what_it_calls_would_serve_until_that_is_back(tmp_path, raised, untried):
+    write_model(tmp_path / "away", code=AWAY.format(raised))
+    (result,) = check(str(tmp_path))
+    assert (result.untried, not result.error) == (untried, untried)
+    assert ("calls are answered once that is back" in "".join(result.warnings)) is untried
+
+
 @pytest.mark.parametrize(("first", "toml", "ok"), [(CODE, TOML, False), (CODE, ALLOWED, True), (PICKY, TOML, True)])
 def test_a_newer_version_that_no_made_up_row_fits_replaces_none_that_works(tmp_path, first, toml, ok):
     write_model(tmp_path / "m" / "1", code=first)

@@ -99,7 +99,10 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
     remedy = f"if such rows are no valid input, {GIVE_ROWS}"
     too_short = is_about_shapes(first) and not all(bounds)  # perhaps: an axis without a bound may be of any length
-    never_fits = not too_short and _empty_raises(model, plain, first)
+    away = isinstance(first, OSError) and first.filename is None  # perhaps: of a connection, not of a file
+    never_fits = not (too_short or away) and _empty_raises(model, plain, first)
+    if away:
+        remedy = f"if what it calls is away, calls are answered once that is back; {remedy}"
     if never_fits:
         remedy = (
             f"an empty batch raises it, too, so no row can fit: correct the model, or {_declared(model.info, first)}"
