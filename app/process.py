@@ -166,7 +166,12 @@ def ended_by_signals(status: int) -> Iterator[None]:
     The first process of a container is deaf to a signal without a handler.
     """
 
+    own = os.getpid()
+
     def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # one that a model's code has forked: it has nothing to clean up
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         raise _Terminated
 
     def hang_up(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def test_a_signal_that_ends_the_command_cleans_up(number: int) -> None:
         signal.raise_signal(number)
     assert ended.value.code == 7
     assert signal.getsignal(number) == before
+
+
+def test_a_forked_process_ends_by_the_signal_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    with process.ended_by_signals(7):
+        child = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=[signal.SIGTERM])
+        child.start()
+        child.join()
+    assert child.exitcode == -signal.SIGTERM
+    assert capfd.readouterr().err == ""
 
 
 def test_nohup_stays() -> None:
