@@ -36,16 +36,25 @@ PADDED = (
 _ROOM = 64 << 20
 _STRETCH = 4
 _OF_TEXT = "numpy.array(..., dtype=object)"
+#: The message of an error in TorchScript, which begins with its type, behind the traceback and the code.
+_OF_SCRIPT = re.compile(
+    r"operation failed in the TorchScript interpreter.*<--- HERE\n(?:[ \t][^\n]*\n)*(\S.*)", re.DOTALL
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the message of an error in one line, without colour codes and addresses."""
+    """The type and the message of an error in one line, without colour codes, addresses and TorchScript's traceback,
+    which comes before the message.
+    """
     try:
         text = str(error)
     except Exception:  # the model's own exception class may raise here
         text = "(it cannot be shown)"
-    return " ".join(presentable(_COLOUR.sub("", f"{type(error).__name__}: {text}")).split())
+    text = f"{type(error).__name__}: {text}"
+    if of_script := _OF_SCRIPT.search(text):
+        text = of_script[1]
+    return " ".join(presentable(_COLOUR.sub("", text)).split())
 
 
 def with_place(text: str, error: BaseException) -> str:

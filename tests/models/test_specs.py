@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -237,6 +238,21 @@ def test_a_coroutine_or_a_generator_is_no_result():
 def test_a_wrong_output_is_named_with_both_sides(spec, value, message):
     with pytest.raises(ConfigError, match=message):
         copied(*returned(value, [spec], 2, {"tokens": 5}), spec, 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_error_of_torchscript_in_one_line_is_its_end():
+    class Picky(torch.nn.Module):
+        def forward(self, x):
+            if bool((x > 0).any()):
+                raise ValueError("no number above 0")
+            return x @ x.half()
+
+    script, ones = torch.jit.script(Picky()), torch.ones(2, 2)
+    for x, message in ((ones, "ValueError: no number above 0"), (-ones, "RuntimeError: .*Half")):
+        with pytest.raises(Exception, match="TorchScript interpreter") as caught:
+            script(x)
+        assert re.fullmatch(rf"(builtins\.)?{message}", one_line(caught.value))
 
 
 def test_an_error_in_one_line_has_no_colour_codes():

@@ -157,6 +157,13 @@ def test_a_fixed_batch_is_refused_and_says_why(tmp_path, exported, rows):
         try_out(model)
 
 
+def test_a_fixed_batch_that_is_never_tried_is_refused_as_that(tmp_path, exported):
+    program = torch.export.export(exported[1], (torch.zeros(3, 3),))
+    model = load(source_of(folder_with(tmp_path, "model.pt2", lambda path: torch.export.save(program, path))))
+    with pytest.raises(ConfigError, match=r"a batch of 1 row: .*: was it exported, or written, for one batch size\?"):
+        try_out(model)
+
+
 @pytest.mark.parametrize("data", [b"", b"garbage", b"PK\x03\x04 and then nothing"])
 def test_what_is_no_archive(tmp_path, data):
     assert "model.pt2: expected an archive" in refused(archive(tmp_path, data))

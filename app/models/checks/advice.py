@@ -84,6 +84,11 @@ def advice_on(error: BaseException) -> str:
     return _THREADS if of_thread else ""
 
 
+def is_of_one_size(error: BaseException) -> bool:
+    """Whether an exported model refuses the size of a batch, by the error's text."""
+    return re.match(r"Guard failed: .*\.size\(\)\[0\] == \d+$", _text(error)) is not None
+
+
 def is_about_shapes(error: BaseException) -> bool:
     """Whether the shapes in model.toml may be at fault, by the error's text."""
     return _SHAPES.search(_text(error)) is not None

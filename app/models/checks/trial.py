@@ -19,7 +19,7 @@ from torch import nn
 from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line, with_place
-from app.models.checks.advice import advice_on, is_about_shapes
+from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
 from app.models.checks.samples import (
@@ -53,6 +53,7 @@ _REMEDIES = {
     Cause.AT_ONCE: "Keep nothing of a call in the model, as in a buffer that it fills, or serve it with one worker",
     Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
 }
+_ONE_SIZE = "was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
 
@@ -152,8 +153,9 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     worked = [size for size in sizes if size not in failed]
     wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
     size, first = next(iter((wrong or failed).items()))
-    if not (worked or wrong or model.checks.samples or is_out_of_memory(first) or advice_on(first)):
-        raise Unfit from first  # else rows of other values would raise it as well
+    others_raise_it = is_out_of_memory(first) or advice_on(first) or is_of_one_size(first)  # rows of other values
+    if not (worked or wrong or model.checks.samples or others_raise_it):
+        raise Unfit from first
     problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
     raise ConfigError(problem) from (None if size in wrong else first)
 
@@ -319,7 +321,7 @@ def _what(error: Exception) -> str:
 def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
     """Why a model may fail at one size when it works at others."""
     if not worked or advice_on(error):
-        return ""
+        return f": {_ONE_SIZE}" if is_of_one_size(error) else ""
     works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
     if is_out_of_memory(error):
         return works
@@ -327,4 +329,4 @@ def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
         return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
     if size > max(worked) > 1:
         return f"{works}: give the most rows that it takes as max_batch, under [batching] in model.toml"
-    return f"{works}: was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
+    return f"{works}: {_ONE_SIZE}"
