@@ -37,9 +37,7 @@ _ROOM = 64 << 20
 _STRETCH = 4
 _OF_TEXT = "numpy.array(..., dtype=object)"
 #: The message of an error in TorchScript, which begins with its type, behind the traceback and the code.
-_OF_SCRIPT = re.compile(
-    r"in the TorchScript interpreter.*<--- HERE\n(?:[ \t][^\n]*\n)*(\S.*)", re.DOTALL
-)
+_OF_SCRIPT = re.compile(r"in the TorchScript interpreter.*<--- HERE\n(?:[ \t][^\n]*\n)*(\S.*)", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
