@@ -124,9 +124,9 @@ def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
 def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec]) -> list[Any]:
     missing = [spec.name for spec in outputs if spec.name not in result]
     if missing:
-        raise ConfigError(f"output {missing[0]!r}: not returned; the model returned {sorted(result)}")
+        raise ConfigError(f"output {missing[0]!r}: not returned; the model returned {sorted(map(str, result))}")
     if len(result) != len(outputs):
-        raise ConfigError(f"expected the outputs {_names(outputs)}, got {sorted(result)}")
+        raise ConfigError(f"expected the outputs {_names(outputs)}, got {sorted(map(str, result))}")
     return [result[spec.name] for spec in outputs]
 
 

@@ -189,6 +189,7 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
         (torch.ones(2, 3), r"expected 2 outputs \['y', 'z'\], got 1"),
         ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
         ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
+        ({"y": 1, "z": 2, 3: 3}, r"expected the outputs \['y', 'z'\], got \['3', 'y', 'z'\]"),
         (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
         (SimpleNamespace(y=1, z=2), "got SimpleNamespace: return a dict of its fields"),
         ((torch.ones(2, 3), torch.ones(2), None), r"expected 2 outputs .*, got 3, with None: leave it out$"),
