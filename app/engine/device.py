@@ -87,7 +87,7 @@ class Device(Protocol):
         """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
 
         A device may run it on every worker that takes it, and return the fastest result. Raises what the model raises.
-        Not for the event loop, nor for a device's own threads.
+        Call it under torch.inference_mode. Not for the event loop, nor for a device's own threads.
         """
         ...
 

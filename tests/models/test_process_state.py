@@ -72,11 +72,7 @@ def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
     assert not OTHER.disabled
 
 
-#: Without what the end of inference_mode puts back.
-OF_CALLS = {change: said for change, said in (CHANGES | SEEDS).items() if not ("grad" in change or "cast" in change)}
-
-
-@pytest.mark.parametrize(("change", "said"), OF_CALLS.items(), ids=OF_CALLS)
+@pytest.mark.parametrize(("change", "said"), (CHANGES | SEEDS).items(), ids=CHANGES | SEEDS)
 def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said):
     model = load(write(tmp_path, CALL.format(change, "x")))
     device = CpuDevice((2,), 1, 1)

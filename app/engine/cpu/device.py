@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
@@ -52,8 +50,7 @@ class CpuDevice(WorkerThreads):
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """Runs on the caller's thread, because the workers may be serving other models."""
         assert isinstance(executor, CpuExecutor)
-        with torch.inference_mode():
-            return executor.trial(slots, size)
+        return executor.trial(slots, size)
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """Does nothing: the model reads the slot itself."""

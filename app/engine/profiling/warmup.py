@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from time import perf_counter_ns
 
+import torch
+
 from app.contract import SampleRow
 from app.engine.device import Device
 from app.engine.executor import Executor, Ran
@@ -73,7 +75,8 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
     """
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
-    with only_exceptions(), _as_before(executor):
+    # as on a worker, which stays in this mode: its end would put back what a batch sets of the thread
+    with torch.inference_mode(), only_exceptions(), _as_before(executor):
         return device.trial(executor, slots, size)
 
 
