@@ -26,6 +26,7 @@ import torch
 from app.models.sources.imports import PATCHING
 
 _UNKNOWN = object()
+_OWN_LIMIT, _COMPILERS_LIMIT = sys.getrecursionlimit(), 2000
 _SERVER = logging.getLogger("starling")
 
 
@@ -92,6 +93,12 @@ def _put_log(before: _Log) -> None:
                 one.disabled = before.disabled
 
 
+def _recursion_limit() -> int:
+    """The limit. What torch's compiler raises it to, whatever it compiles, and leaves, counts as the process's own."""
+    limit = sys.getrecursionlimit()
+    return _OWN_LIMIT if limit == _COMPILERS_LIMIT else limit
+
+
 def _put_interval(seconds: float) -> None:
     """Python cuts it to microseconds: without the half, what it has returned would become one less each time."""
     sys.setswitchinterval(seconds + 0.5e-6)
@@ -108,7 +115,7 @@ SETTINGS = (
     Setting("numpy's handling of errors", np.geterr, lambda before: np.seterr(**before)),
     Setting("the working folder", _folder, os.chdir),
     Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda one: locale.setlocale(locale.LC_ALL, one)),
-    Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    Setting("the recursion limit", _recursion_limit, sys.setrecursionlimit),
     Setting("warnings that are errors", _errors, _put_errors),
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
     Setting("the log", _log, _put_log),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 import threading
 
 import numpy as np
@@ -94,6 +95,19 @@ def run_one(executor):
         job = Job(1, executor, [0], 1)
         assert executor.report_next(job, executor.run(job, Stop())).cause is None
         assert state.put_back() == []
+
+
+def test_what_torchs_compiler_sets_is_no_models_doing(tmp_path, caplog):
+    before = sys.getrecursionlimit()
+    try:
+        model = load(write(tmp_path, "sys.setrecursionlimit(2000)\n" + CALL.format("sys.setrecursionlimit(2000)", "x")))
+        device = CpuDevice((2,), 1, 1)
+        executor = device.open(model, 8)
+        warm_up(device, executor)
+    finally:
+        sys.setrecursionlimit(before)
+    assert executor.unruly == ()
+    assert "set the recursion limit" not in caplog.text
 
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
