@@ -76,6 +76,18 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
     assert "recurrent = true" not in message, "which is for recurrent layers"
 
 
+def otherwise_if_long(x: torch.Tensor) -> torch.Tensor:
+    total = x.sum((1, 2))
+    return (2 * total if x.shape[1] > 30 else total)[:, None].repeat(1, 5)
+
+
+def test_a_row_is_padded_to_full_length_where_that_takes_no_more_than_the_largest_batch() -> None:
+    message = refused(otherwise_if_long, [SEQUENCE], [STATE])
+    assert "padded to length 40 (axis 'tokens', its own length is 16)" in message
+    assert try_out(model(otherwise_if_long, [SEQUENCE], [STATE], max_batch=4)) == []
+    assert try_out(model(otherwise_if_long, [SEQUENCE], [STATE], length_buckets=(16, 40))) == []
+
+
 def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
     """`shape = [-1, 3]`, as other servers have it."""
     x = TensorSpec("x", "FP32", (-1, 3), ("x.0", ""), (UNBOUNDED, 3))

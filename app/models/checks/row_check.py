@@ -136,10 +136,11 @@ def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most][::-1]  # as they come: a model that sorts by length must put them back
-        yield Batch(mixed, len(mixed), [_padding(rows, place, mixed) for place in mixed], Cause.PADDING)
+        yield Batch(mixed, len(mixed), [padding(rows, place, mixed) for place in mixed], Cause.PADDING)
 
 
-def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:
+def padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:
+    """How far a batch pads a row, in words."""
     for axis, length in rows[place].lengths.items():
         longest = max(rows[other].lengths[axis] for other in batch)
         if longest > length:

@@ -137,6 +137,22 @@ def stretched(inputs: Sequence[TensorSpec], row: SampleRow, lengths: Mapping[str
     return SampleRow(tuple(arrays), dict(lengths), row.parameters)
 
 
+def longer_row(info: ModelInfo, row: SampleRow) -> SampleRow | None:
+    """The row at full length, to run beside the row itself: None where the two may share no batch, or have more values
+    than the largest batch of such rows, which would take long.
+    """
+    full, most = full_lengths(info.client_inputs), info.batching.max_batch
+    longer = stretched(info.client_inputs, row, full)
+    ends = info.batching.length_buckets
+    if full == row.lengths or most < 2 or _bucket(full, ends) != _bucket(row.lengths, ends):
+        return None
+    return longer if 2 * _values(longer) <= most * _values(row) else None
+
+
+def _values(row: SampleRow) -> int:
+    return sum(array.size for array in row.arrays)
+
+
 def stack(
     inputs: Sequence[TensorSpec], rows: Sequence[SampleRow], size: int | None = None
 ) -> list[torch.Tensor | Array]:

@@ -16,7 +16,7 @@ import torch
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.base import device_of, normalise
-from app.models.checks.row_check import Batch, Cause, Run, batches_together
+from app.models.checks.row_check import Batch, Cause, Run, batches_together, padding
 from app.models.checks.samples import keywords, longest, stack
 from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
 from app.models.decoders.places import PlacedText, Places
@@ -34,8 +34,11 @@ _STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, w
 _TEXTS = ((16, 7), (12, 5), (8, 3), (4, 1))
 
 
-def whole_model(info: ModelInfo, rows: Sequence[SampleRow], run: Run) -> Iterator[Segment]:
-    """A model as one segment, which `run` runs: each row alone, then all of them in a few batches.
+def whole_model(
+    info: ModelInfo, rows: Sequence[SampleRow], run: Run, longer: SampleRow | None = None
+) -> Iterator[Segment]:
+    """A model as one segment, which `run` runs: each row alone, then all of them in a few batches, and the first beside
+    the `longer` one: a model may compute long batches in another way, as in parts.
 
     `rows` may share a batch. None where a row is always alone.
     """
@@ -47,6 +50,10 @@ def whole_model(info: ModelInfo, rows: Sequence[SampleRow], run: Run) -> Iterato
         lone = [LoneRow(row, (), run([row], 1)) for row in rows]
         batches = list(batches_together(rows, info.batching.max_batch))
         yield Segment(info.outputs, lone, answers, batches, again=lambda one: answers([one]))
+    if longer is not None:
+        pair = [rows[0], longer]
+        padded = Batch([0], 1, [padding(pair, 0, [0, 1])], Cause.PADDING)
+        yield Segment(info.outputs, lone[:1], lambda _: run(pair, 2), [padded], again=lambda one: answers([one]))
 
 
 def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:

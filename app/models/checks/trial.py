@@ -25,6 +25,7 @@ from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Toleran
 from app.models.checks.samples import (
     example_row,
     full_lengths,
+    longer_row,
     made_up_rows,
     row_check_rows,
     short_lengths,
@@ -228,8 +229,9 @@ def _compared(model: Model, run: Run, at_once: bool) -> tuple[list[SampleRow], F
 
 def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
     tolerance, most = tolerance_of(model), model.info.batching.max_batch
+    longer = None if model.checks.samples else longer_row(model.info, rows[0])  # a sample may not be made so long
     # for a decoder, the check of its segments covers all of this
-    finding = None if model.writes else check_segments(whole_model(model.info, rows, run), tolerance, most)
+    finding = None if model.writes else check_segments(whole_model(model.info, rows, run, longer), tolerance, most)
     if finding is not None and finding.cause is Cause.RANDOM:
         return finding
     with torch.inference_mode(), only_exceptions():
