@@ -3,6 +3,7 @@
 StarlingError
  +-- BadRequest 400
  |    +-- BadText 400        of one row
+ |    +-- BadFrames 400, 431  answered by the connection
  +-- Unauthorized 401
  +-- Forbidden 403
  +-- NotFound 404
@@ -103,6 +104,14 @@ class BadText(BadRequest):
         self.name = name
         self.row = row
         self.wrong = wrong
+
+
+class BadFrames(BadRequest):
+    """Chunks or trailers are malformed. The connection has answered the request, with `status`."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("body: not valid chunks")
+        self.status = status
 
 
 class Unauthorized(StarlingError):

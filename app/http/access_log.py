@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 
-from app.errors import BadRequest
 from app.http.body import ASGIApp, Message, Receive, Scope, Send
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.observe.logs import ACCESS, fields
@@ -58,7 +57,5 @@ async def log_request(app: ASGIApp, request_id: bytes, scope: Scope, receive: Re
     try:
         await app(scope, receive, watched)
     finally:
-        if BAD_FRAMES in scope:
-            status = BadRequest.status
         path = scope.get("raw_path") or scope["path"].encode()
-        write_line(scope["method"], path, status, arrived, scope.get("client"), request_id)
+        write_line(scope["method"], path, scope.get(BAD_FRAMES, status), arrived, scope.get("client"), request_id)

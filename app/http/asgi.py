@@ -16,7 +16,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from app.contract import awaited
-from app.errors import BadRequest, NotReady, StarlingError, TooManyConnections
+from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
 from app.http.access_log import log_request
 from app.http.answers import header_list, respond, respond_and_close
@@ -176,7 +176,7 @@ class HttpApp:
             body = await self.resources.bodies.read(receive, request.most_held)
         except Exception as error:
             # for the log and the metrics: its client has its answer
-            request.set_exception(BadRequest("body: not valid chunks") if BAD_FRAMES in scope else error)
+            request.set_exception(BadFrames(scope[BAD_FRAMES]) if BAD_FRAMES in scope else error)
         else:
             request.body_complete, request.held = True, len(body)
             request.received(body)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collected import Collected, header_of, told
-from connections import Connection
+from connections import Connection, parsed
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES, ModelCall
@@ -310,6 +310,23 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
         {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
         {**about, "status": 499},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chunks", "status"), [(b"zz\r\n", 400), (b"1\r\n1\r\n0\r\nX: ", 431)])
+async def test_malformed_chunks_are_logged_as_they_were_answered(
+    model: Echo, caplog: pytest.LogCaptureFixture, chunks: bytes, status: int
+) -> None:
+    """By the connection, which knows no calls: its client has not gone."""
+    caplog.set_level("INFO", logger=ACCESS)
+    call = Caller(model, "direct", options={"access_log": True})
+    connection = Connection(call.app, call.app.fast_path.take, call.state)
+    connection.send(b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode())
+    connection.send(chunks)
+    connection.send(b"a" * (65 << 10))
+    await connection.done()
+    assert parsed(connection.transport.written)[0] == status
+    assert [line["status"] for line in entries(caplog)] == [status]
+    assert (model.finished, model.open_leases) == (["bad_request"], 0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.http.connection.idle_connections import IdleConnections
 from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, unacknowledged, without_upgrade
 
-#: In the scope of a request whose body's chunks could not be told apart: the connection has answered it 400.
+#: In the scope of a request whose chunks or trailers were malformed: the status that the connection has answered.
 BAD_FRAMES = "starling.bad_frames"
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
@@ -115,33 +115,25 @@ class PatchedProtocol(HttpToolsProtocol):
                 return True
             else:
                 self._log_malformed()
-                self._refuse_head()
+                self._malformed_answer = _HEAD_TOO_LONG
+                self._refuse_request()
         return False
 
     def _refuse_request(self) -> None:
-        """The parser cannot continue: answer with `_malformed_answer`."""
-        if self._is_behind():
-            self.cycle.keep_alive = False  # close after the last answer that is due; nothing more is parsed
-        elif self._malformed_answer is _HEAD_TOO_LONG:
-            self._refuse_head()
-        else:
+        """The parser cannot continue: answer with `_malformed_answer`, unless answers to earlier requests are due.
+
+        The connection closes after those; nothing more is parsed.
+        """
+        answering, in_body = self._answering, self._parsing and not self._in_head
+        if answering is None or answering.response_complete or (in_body and self.cycle is answering):
             self.send_400_response("")
-
-    def _is_behind(self) -> bool:
-        """Whether the malformed request is a later one than the request being answered, not that request's body."""
-        answering = self._answering
-        in_body = self._parsing and not self._in_head and self._malformed_answer is _MALFORMED
-        return not (in_body or answering is None or answering.response_complete)
-
-    def _refuse_head(self) -> None:
-        """Answer 431: the head is too long."""
-        self.transport.write(_HEAD_TOO_LONG)
-        answering = self._answering
-        if answering is None or answering.response_complete:
-            self._end(sends=True)
-        else:
-            self._discards_input = True
-            self._close()
+            return
+        if in_body:
+            self.pipeline.popleft()  # where it waits for its turn
+            self._parsing = False
+        last = self.pipeline[0][0] if self.pipeline else answering
+        last.keep_alive = False
+        self.flow.pause_reading()
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request again without its offer to upgrade. `rest`: the bytes after its head."""
@@ -165,8 +157,8 @@ class PatchedProtocol(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         self._check_head()
+        self._in_head = False
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrade_offered = True
         elif not self._discards_input:  # since an earlier request in the same read
@@ -296,12 +288,16 @@ class PatchedProtocol(HttpToolsProtocol):
         self._idle.lost(self)
         if self._tls_close is not None:
             self._tls_close.cancel()
+        self._disconnect_answering()
+        self.pipeline.clear()
+        HttpToolsProtocol.connection_lost(self, exc)
+
+    def _disconnect_answering(self) -> None:
+        """The application sees a disconnect: nobody reads the answer to its request."""
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
             answering.message_event.set()  # wakes `receive`, which then returns the disconnect
-        self.pipeline.clear()
-        HttpToolsProtocol.connection_lost(self, exc)
 
     def shutdown(self) -> None:
         cycle: Any = self.cycle  # None before the first request, unlike its type
@@ -315,10 +311,12 @@ class PatchedProtocol(HttpToolsProtocol):
         self._close_tls()
 
     def send_400_response(self, msg: str) -> None:
+        """Answer with `_malformed_answer`, and close. A request whose body is malformed is answered by this."""
         answering = self._answering
         if isinstance(answering, RequestResponseCycle) and not answering.response_complete:
-            # it is its body: the application sees a disconnect
-            answering.scope[BAD_FRAMES] = True  # type: ignore[literal-required]  # a key of ours
+            status = int(self._malformed_answer.split(maxsplit=2)[1])
+            answering.scope[BAD_FRAMES] = status  # type: ignore[literal-required]  # a key of ours
+            answering.waiting_for_100_continue = False
         self.transport.write(self._malformed_answer)
-        self.transport.close()
-        self._close_tls()
+        self._disconnect_answering()
+        self._end(sends=True)
