@@ -82,7 +82,8 @@ async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
 async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
     reader = Reader(model)
     options = {"stream_options": {"include_usage": True}} if counts else {}
-    await reader.begin(path, body(prompt="one two", messages=HELLO, stream=True, **options))
+    sent = {"messages": HELLO} if path == CHAT else {"prompt": "one two"}
+    await reader.begin(path, body(**sent, stream=True, **options))
     for tokens, piece in enumerate(("three", " four"), 1):
         await reader.piece(piece, tokens)
     await reader.end("three four five")
@@ -286,6 +287,12 @@ async def test_what_is_wrong_is_named(
     model.model.front.chat = None  # type: ignore[union-attr, misc]
     error = (await asking(CHAT, body(messages=HELLO))).json()["error"]
     assert error["message"] == "model: 'echo' has no chat template; ask it with /v1/completions"
+
+
+async def test_the_other_routes_field_is_not_passed_over(caller: MakeCaller, model: Writer) -> None:
+    for path, other in ((PLAIN, "messages"), (CHAT, "prompt")):
+        error = (await caller(model)(path, body(prompt="one", messages=HELLO))).json()["error"]
+        assert (error["param"], error["code"]) == (other, "bad_request")
 
 
 #: What each field of OpenAI's clients may say beside its default; one that is not here is a 400 that names it.

@@ -218,6 +218,8 @@ async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(m
         (GENERATE, body(stream=True),
          "parameters.stream: expected false here, got True; the other route is generate_s"),
         (STREAM, body(id=3), "id: expected a string"),
+        (STREAM, body(max_tokens=2, parameters={"max_tokens": 3}),
+         "parameters.max_tokens: expected the value of max_tokens, got 3"),
     ],
 )  # fmt: skip
 async def test_what_is_wrong_is_an_ordinary_answer(

@@ -13,13 +13,13 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest, bad_field
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import GeneratedText, Stream, event
-from app.http.codecs.text_codec import NO_IDS, texts_or_one, unexpected
+from app.http.codecs.text_codec import NO_IDS, are_ids, flag, texts_or_one, unexpected
 from app.http.codecs.text_generation import TextGeneration
 from app.http.codecs.truncation import NAMES
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
-_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options"})
+_OWN = frozenset({"model", "stream", "stream_options"})
 
 
 _COUNTS = ("include_usage", "continuous_usage_stats")
@@ -28,7 +28,7 @@ _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 
 
 class Completions(TextGeneration):
-    """Texts that continue prompts. Fields besides those of _OWN are parameters of the model."""
+    """Texts that continue prompts. Fields besides `sent` and those of _OWN are parameters of the model."""
 
     sent = "prompt"
     objects = ("text_completion", "text_completion")  # `object` of a whole answer, and of a chunk
@@ -52,9 +52,9 @@ class Completions(TextGeneration):
     def _ids(self) -> list[list[int]] | None:
         """The prompts, if they are lists of tokens."""
         prompt: Any = self.body.get("prompt")
-        if _are_ids(prompt):
+        if are_ids(prompt):
             return [prompt]
-        return prompt if isinstance(prompt, list) and prompt and all(map(_are_ids, prompt)) else None
+        return prompt if isinstance(prompt, list) and prompt and all(map(are_ids, prompt)) else None
 
     def columns(self, served: Served) -> list[list[str]]:
         if (ids := self._ids) is None:
@@ -65,11 +65,11 @@ class Completions(TextGeneration):
 
     def field_of(self, name: str, row: int | None) -> str:
         prompt = self.body.get(self.sent)
-        return self.sent if isinstance(prompt, str) or _are_ids(prompt) else f"{self.sent}[{row or 0}]"
+        return self.sent if isinstance(prompt, str) or are_ids(prompt) else f"{self.sent}[{row or 0}]"
 
     @property
     def streams(self) -> bool:
-        return _flag(self.body, "stream", "stream")
+        return flag(self.body, "stream", "stream")
 
     def _read_stream_options(self) -> None:
         """Raises BadRequest."""
@@ -83,12 +83,13 @@ class Completions(TextGeneration):
         for name, value in options.items():
             if name not in _COUNTS and value:
                 raise bad_field(f"stream_options.{name}", f"expected {' and '.join(_COUNTS)} alone, got {shown(value)}")
-        last, self._counts_each = (_flag(options, name, f"stream_options.{name}") for name in _COUNTS)
+        last, self._counts_each = (flag(options, name, f"stream_options.{name}") for name in _COUNTS)
         self._counts_last = last or self._counts_each
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
         self._read_stream_options()
-        given = {name: value for name, value in self.body.items() if name not in _OWN and value is not None}
+        own = {*_OWN, self.sent}
+        given = {name: value for name, value in self.body.items() if name not in own and value is not None}
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
         _check(served, {name: value for name, value in given.items() if name not in NAMES})
         call.parameters = given
@@ -176,17 +177,6 @@ class ChatCompletions(Completions):
     def piece(self, text: str, first: bool) -> dict[str, Any]:
         role = {"role": "assistant"} if first else {}
         return {"delta": {**role, "content": text} if text or first else {}}
-
-
-def _flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
-    value = fields.get(name)
-    if value is not None and type(value) is not bool:
-        raise unexpected(field, "true or false", value)
-    return bool(value)
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
 
 
 def _check(served: Served, given: Mapping[str, Any]) -> None:

@@ -57,7 +57,10 @@ class Generate(TextGeneration):
         if own is not None and not isinstance(own, dict):
             raise BadRequest("parameters: expected an object")
         beside = {name: value for name, value in self.body.items() if name not in (*_FIELDS, self._sent)}
-        given = {name: _single(value) for name, value in {**beside, **(own or {})}.items()}
+        given = {name: _single(value) for name, value in beside.items()}
+        for name, value in (own or {}).items():
+            if given.setdefault(name, _single(value)) != _single(value):
+                raise bad_field(f"parameters.{name}", f"expected the value of {name}, got {shown(value)}")
         streams = given.pop("stream", None)  # sent by the examples of Triton's backends
         if streams not in (None, self.streams):
             other = "generate" if self.streams else "generate_stream"

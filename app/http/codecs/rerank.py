@@ -15,7 +15,7 @@ from app.contract import Answer, Served
 from app.errors import bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.text_codec import TextCodec, texts_of, tokens_of, unexpected
+from app.http.codecs.text_codec import TextCodec, flag, texts_of, tokens_of, unexpected
 from app.values.tensors import shown, to_json
 
 _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]
@@ -38,6 +38,10 @@ class Rerank(TextCodec):
         top = self.body.get("top_n")
         if top is not None and (type(top) is not int or top < 1):
             raise bad_field("top_n", f"expected a number of at least 1, got {shown(top)}")
+        if self.body.get("texts") is not None and self.body.get("documents") is not None:
+            raise bad_field("texts", "expected nothing beside documents")
+        for name in ("raw_scores", "return_documents", "return_text"):
+            flag(self.body, name, name)
         if self.body.get("raw_scores") and "raw_score" not in [spec.name for spec in served.info.outputs]:
             raise bad_field("raw_scores", f"expected false, since model {served.info.name!r} has no output raw_score")
         return super().decode(served, headers, body, limits)
@@ -63,7 +67,11 @@ class Rerank(TextCodec):
 
     @property
     def _field(self) -> str:
-        return "texts" if "texts" in self.body and "documents" not in self.body else "documents"
+        return "texts" if "texts" in self.body and self.body.get("documents") is None else "documents"
+
+    def _returned(self) -> list[str] | None:
+        """The texts, if they are to be in the answer: by Cohere's field or that of Text Embeddings Inference."""
+        return self._documents() if self.body.get("return_documents") or self.body.get("return_text") else None
 
     def _documents(self) -> list[str]:
         value = self.body.get(self._field)
@@ -72,14 +80,14 @@ class Rerank(TextCodec):
         return texts_of(value, self._field)
 
     def _as_texts(self, order: list[int], scores: Any) -> list[dict[str, Any]]:
-        texts = self._documents() if self.body.get("return_text") else None
+        texts = self._returned()
         return [
             {"index": index, **({} if texts is None else {"text": texts[index]}), "score": scores[index]}
             for index in order
         ]
 
     def _as_results(self, served: Served, call: DecodedCall, order: list[int], scores: Any) -> dict[str, Any]:
-        texts = self._documents() if self.body.get("return_documents") else None
+        texts = self._returned()
         results = [
             {
                 "index": index,

@@ -105,6 +105,19 @@ def unexpected(field: str, expected: str, value: object) -> BadRequest:
     )
 
 
+def flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
+    """A field of `fields`; absent or null is false. Raises BadRequest that calls it `field`."""
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise unexpected(field, "true or false", value)
+    return bool(value)
+
+
+def are_ids(value: object) -> bool:
+    """Whether it is a prompt as ids of tokens."""
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
 def texts_of(value: object, field: str) -> list[str]:
     """A list of at least one text. Raises BadRequest that names the first element that is not a text."""
     if not isinstance(value, list) or not value:
@@ -119,7 +132,7 @@ def texts_or_one(value: object, field: str) -> list[str]:
     """One text, or a list of them, as OpenAI's clients send either. Raises BadRequest as `texts_of`."""
     if isinstance(value, str):
         return [value]
-    if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
+    if are_ids(value) or (isinstance(value, list) and value and all(map(are_ids, value))):
         raise bad_field(field, f"expected a text or a list of texts, got ids of tokens: {NO_IDS}")
     return texts_of(value, field)
 

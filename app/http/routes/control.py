@@ -22,6 +22,7 @@ from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
 from app.observe.logs import fields
+from app.values.tensors import shown
 
 log = logging.getLogger("starling.http")
 
@@ -113,11 +114,14 @@ async def _parsed(request: Request, model: type[_Model]) -> _Model:
     """Parse the body as `model`, whatever its content type: Triton's clients send none. Empty means `{}`."""
     body = await _read(request)
     try:
-        return model.model_validate_json(body.strip() or b"{}")
+        return model.model_validate_json(body.strip() or b"{}", strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         field = ".".join(["body", *(str(step) for step in first["loc"])])
-        raise BadRequest(f"{field}: {first['msg']}") from None
+        if first["type"] == "json_invalid":
+            raise BadRequest(f"{field}: {first['msg']}") from None
+        expected = first["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+        raise BadRequest(f"{field}: expected {expected}, got {shown(first['input'])}") from None
 
 
 async def _read(request: Request) -> bytes:

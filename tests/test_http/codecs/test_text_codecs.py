@@ -175,6 +175,7 @@ def test_a_text_whose_score_is_nan_is_last_and_has_none() -> None:
         ({"documents": TEXTS}, [(1, 0.75, None), (0, 0.25, None), (2, 0.25, None)]),
         ({"documents": [{"text": text} for text in TEXTS], "top_n": 2}, [(1, 0.75, None), (0, 0.25, None)]),
         ({"documents": TEXTS, "top_n": 1, "return_documents": True}, [(1, 0.75, {"text": "b"})]),
+        ({"documents": TEXTS, "top_n": 1, "return_text": True}, [(1, 0.75, {"text": "b"})]),
     ],
 )
 def test_coheres(body: dict[str, Any], expected: list[Any]) -> None:
@@ -204,6 +205,12 @@ def test_those_of_text_embeddings_inference() -> None:
         (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "expected nothing, got"),
         (Embeddings(), {"input": "a", "normalize": False}, VECTORS, "normalize", "expected true"),
         (Rerank(), {"query": "q", "documents": TEXTS, "rank_fields": ["a"]}, RANKER, "rank_fields", "unknown field"),
+        (Embeddings(), {"input": [["a"]]}, VECTORS, "input[0]", "expected a text, got ['a']"),
+        (Rerank(), {"query": "q", "documents": TEXTS, "texts": TEXTS}, RANKER, "texts", "expected nothing beside"),
+        (Rerank(), {"query": "q", "documents": TEXTS, "return_documents": "no"}, RANKER, "return_documents",
+         "expected true or false, got 'no'"),
+        (Rerank(), {"query": "q", "texts": TEXTS, "return_text": 1}, RANKER, "return_text", "expected true or false"),
+        (Rerank(), {"query": "q", "texts": TEXTS, "raw_scores": 0}, RANKER, "raw_scores", "expected true or false"),
         (Rerank(), {"documents": TEXTS}, RANKER, "query", "missing; expected a text"),
         (Rerank(), {"query": "q", "texts": []}, RANKER, "texts", "expected a list of at least one text"),
         (Rerank(), {"query": "q", "documents": ["a", {"t": "b"}]}, RANKER, "documents[1]", "expected a text"),
