@@ -247,7 +247,12 @@ class CpuExecutor(Executor):
         """
         specs = self.model.info.returned
         if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
-            return [copied(result, specs[0], rows)]
+            try:
+                array = result.numpy()
+            except (RuntimeError, TypeError):  # as of BF16 and of sparse tensors: `copied` reads it, or says why not
+                array = None
+            if array is not None and array.dtype == specs[0].dtype:
+                return [np.array(array[:rows], order="C")]
         values = returned(result, specs, size, longest)
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
 
