@@ -56,8 +56,8 @@ class Node:
         """When a unit that is handed over now is on the device. A subclass may add the time of copies."""
         return now + self.launch_ns
 
-    def goes_on(self, unit: Unit) -> bool:
-        """Whether rows of a unit that ends may have a stage or step left, so that its worker goes on by itself."""
+    def has_more(self, unit: Unit) -> bool:
+        """Whether rows of a unit that ends may have a stage or step left, which its worker then runs by itself."""
         return unit.stage in self.cells or unit.stage < self.last
 
 

@@ -167,7 +167,7 @@ class Simulator:
                 self._end = time
                 over = ended(unit) if unit.stage in node.cells else ()
                 outcome = Outcome(unit.id, None, compute_ns, over, times=node.device.step_times)
-                if node.front is not None and not node.goes_on(unit):
+                if node.front is not None and not node.has_more(unit):
                     node.front.put([FrontWork(LoopPart.ENDED, outcome)], time)
                     self._follow(node, node.front)
                     self._watch(node)

@@ -17,9 +17,8 @@ import numpy as np
 
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
-from loadtest.common.servers import MeasurementError, clean_environment, starling
-from loadtest.generator.plan import BenchPlan
-from loadtest.generator.run import Session, in_loop
+from loadtest.common.servers import MeasurementError, clean_environment
+from loadtest.generator.new_server import on_new_server
 from loadtest.generator.stats import Repeat
 
 LOADS = (0.4, 0.8)
@@ -49,22 +48,11 @@ def lengths(model: str) -> tuple[str, ...]:
 
 def served(model: str, profiles: str, seconds: float, seed: int, rate: float | None = None) -> Repeat:
     """A new server under this load, without a rate the closed loop, after a warm-up of the same load."""
-    with starling((f"loadtest/models/{model}", "--threads", "1", "--profile-dir", profiles)) as server:
-        plan = BenchPlan(
-            url=server.url, model=model, payload="binary", lengths=MODELS[model], seed=seed, rate=rate,
-            concurrency=None if rate else IN_FLIGHT, duration_s=seconds, repeats=1,
-        )  # fmt: skip
-        server.wait_ready()
-        repeat = in_loop(warmed(plan))
-    for example in repeat.examples.values():
-        raise MeasurementError(f"{model}: {example}")
-    return repeat
-
-
-async def warmed(plan: BenchPlan) -> Repeat:
-    async with Session(plan) as session:
-        await session.once(plan, plan.seed + 1000, WARM_UP_S)
-        return await session.once(plan, plan.seed, plan.duration_s)
+    return on_new_server(
+        (f"loadtest/models/{model}", "--threads", "1", "--profile-dir", profiles), warm_up_s=WARM_UP_S,
+        model=model, lengths=MODELS[model], seed=seed, rate=rate, concurrency=None if rate else IN_FLIGHT,
+        duration_s=seconds,
+    )  # fmt: skip
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:

@@ -13,9 +13,7 @@ from statistics import median
 
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
-from loadtest.common.servers import MeasurementError, starling
-from loadtest.generator.plan import BenchPlan
-from loadtest.generator.run import Session, in_loop
+from loadtest.generator.new_server import on_new_server
 from loadtest.generator.stats import Repeat
 
 POLICIES = ("adaptive", "no_wait", "window")
@@ -29,21 +27,11 @@ def served(model: str, policy: str, seconds: float, seed: int, rate: float | Non
     """A new server under this load, without a rate the closed loop."""
     with tempfile.TemporaryDirectory() as profiles:
         flags = ("--policy", policy, "--workers", f"{LARGEST},{LARGEST}", "--threads", "1", "--max-queue", "4096")
-        with starling((f"loadtest/models/{model}", *flags, "--profile-dir", profiles)) as server:
-            plan = BenchPlan(
-                url=server.url, model=model, payload="binary", lengths=MODELS[model], seed=seed, rate=rate,
-                concurrency=None if rate else IN_FLIGHT, duration_s=seconds, repeats=1,
-            )  # fmt: skip
-            server.wait_ready()
-            repeat = in_loop(at_once(plan))
-    for example in repeat.examples.values():
-        raise MeasurementError(f"{model}, {policy}: {example}")
-    return repeat
-
-
-async def at_once(plan: BenchPlan) -> Repeat:
-    async with Session(plan) as session:
-        return await session.once(plan, plan.seed, plan.duration_s)
+        return on_new_server(
+            (f"loadtest/models/{model}", *flags, "--profile-dir", profiles),
+            model=model, lengths=MODELS[model], seed=seed, rate=rate, concurrency=None if rate else IN_FLIGHT,
+            duration_s=seconds,
+        )  # fmt: skip
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:

@@ -43,9 +43,9 @@ def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
     assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
 
 
-def test_a_worker_goes_on_by_itself_but_is_handed_rows_that_join() -> None:
+def test_a_worker_runs_all_steps_by_itself_until_rows_join() -> None:
     """A hand-over takes 1 ms, the loop 2 ms before a unit and 2 behind it: three steps cost that once. A row that comes
-    at the first step joins behind it, so that the loop is told of that and starts another unit."""
+    during the first step joins after it: the loop is told, and starts another unit."""
     handed = replace(CELL, handover_ns=MS)
     front = FrontCosts(batch_ns=4 * MS)
     assert by_length(handed, [0], [3]) == [1 + 3]

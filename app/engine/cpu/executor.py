@@ -152,7 +152,8 @@ class CpuExecutor(Executor):
         super().__init__(model, pool)
         self._in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
-        self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
+        specs = model.info.returned
+        self._plain_output = len(specs) == 1 and specs[0].fixed and specs[0].datatype not in ("BF16", "BYTES")
 
     def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
         """Run a unit: yields when rows end, and returns when the unit does. Raises whatever the model raises.
@@ -249,7 +250,7 @@ class CpuExecutor(Executor):
         if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
             try:
                 array = result.numpy()
-            except (RuntimeError, TypeError):  # as of BF16 and of sparse tensors: `copied` reads it, or says why not
+            except (RuntimeError, TypeError):  # as of a sparse one: `copied` reads it, or says why not
                 array = None
             if array is not None and array.dtype == specs[0].dtype:
                 return [np.array(array[:rows], order="C")]

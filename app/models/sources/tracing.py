@@ -3,8 +3,8 @@ what torch.fx traces, as quantize_fx does, to the thread that traces.
 
 torch keeps the state of each of these in globals: beside another, and beside torch.compile, they raise, or record what
 the other does. A trace of torch.fx even replaces `nn.Module.__call__` and `__getattr__` for the whole process, in which
-workers run other models: it would record or refuse their calls, and a compiled model would refuse them itself. And two
-at once would restore the wrong methods, for good.
+workers run other models: it would record or refuse their calls. And two at once would restore the wrong methods, for
+good.
 """
 
 from __future__ import annotations
