@@ -57,7 +57,8 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
     rows = shape[0]
     if type(rows) is not int or rows < 1:
-        raise BadRequest(f"{field}: expected at least 1 row in the leading dimension, got {shown(rows)}")
+        what = "at least 1 row" if type(rows) is int else "a whole number of rows"
+        raise BadRequest(f"{field}: expected {what} in the leading dimension, got {shown(rows)}")
     row = tuple(shape[1:])
     if row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
         if spec.fixed:

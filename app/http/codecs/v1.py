@@ -47,9 +47,9 @@ def _instances(body: object) -> list[Any]:
     """The rows in a parsed body. `signature_name` is ignored. Raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')
+    if body.get("inputs") is not None:
+        raise BadRequest('inputs: the columnar format is not supported; expected "instances", one element per row')
     if "instances" not in body:
-        if "inputs" in body:
-            raise BadRequest('inputs: the columnar format is not supported; expected "instances", one element per row')
         raise BadRequest('instances: missing; expected {"instances": [...]}, one element per row')
     instances = body["instances"]
     if not isinstance(instances, list) or not instances:

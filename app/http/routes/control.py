@@ -18,6 +18,7 @@ from app.errors import BadRequest, TooLarge
 from app.http.answers import compress, wanted_encoding
 from app.http.auth import Auth
 from app.http.body import read_body
+from app.http.codecs.text_codec import flag
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
@@ -104,7 +105,8 @@ async def load(request: Request, model: str) -> JSONResponse:
 
 @router.post("/v2/repository/models/{model}/unload", dependencies=[Depends(_may_control)])
 async def unload(request: Request, model: str) -> JSONResponse:
-    await _parsed(request, RepositoryRequest)
+    parameters = (await _parsed(request, RepositoryRequest)).parameters or {}
+    flag(parameters, "unload_dependents", "parameters.unload_dependents")  # either is accepted
     await catalog_of(request).unload(model)
     log.info("model %s: unloaded, as a client asked", model, **fields(model=model))
     return JSONResponse({"name": model, "unload": True})

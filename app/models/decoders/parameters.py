@@ -90,10 +90,15 @@ class Parameters(Table):
                 raise BadRequest(f"parameters.{name}: expected the value of {names[own]}, got {shown(value)}")
             names[own], asked[own] = name, value
         try:
-            return cls.model_validate(asked)
+            found = cls.model_validate(asked)
         except ValidationError as error:
             first, _, rest = explain(error, cls).partition(":")
             raise BadRequest(f"parameters.{names.get(first, first)}:{rest}") from None
+        least, most = found.min_new_tokens or 0, found.max_new_tokens
+        if most is not None and least > most:
+            low, high = names["min_new_tokens"], names["max_new_tokens"]
+            raise BadRequest(f"parameters.{low}: expected at most the {most} of {high}, got {least}")
+        return found
 
     @property
     def given(self) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def test_one_number_a_row_may_have_an_axis_or_none(x: list[Any], shape: tuple[in
     [
         (VECTOR, [], ["body:", "instances"]),
         (VECTOR, {"inputs": [[1, 2, 3, 4]]}, ["inputs:", "instances"]),
+        (VECTOR, {"instances": [[1, 2, 3, 4]], "inputs": [[1, 2, 3, 4]]}, ["inputs:", "columnar", "instances"]),
         (VECTOR, {"instances": []}, ["instances:", "at least one"]),
         (VECTOR, {"instances": [1, 2, 3, 4]}, ["instances:", "[rows, 4]", "got [4]"]),
         (VECTOR, {"instances": [{"x": [1, 2, 3, 4]}, [1, 2, 3, 4]]}, ["instances[1]:", "an object with input 'x'"]),

@@ -149,6 +149,8 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
     [
         ({"inputs": None}, "inputs: expected a list of tensors"),
         ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected shape [rows, 4], got [2, 5]"),
+        ({"inputs": [{**PLAIN, "shape": [True, 4]}]}, "inputs[0] (x).shape: expected a whole number of rows in the "
+         "leading dimension, got True"),
         ({"inputs": [{**PLAIN, "datatype": "FP64"}]}, "inputs[0] (x).datatype: expected FP32"),
         ({"inputs": [{**PLAIN, "data": [1]}]}, "inputs[0] (x).data: expected 8 values"),
         ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data[0]: NaN is not JSON; send a number"),

@@ -178,6 +178,12 @@ async def test_control_is_off_unless_asked_for(catalog: FakeCatalog, step: str, 
         ("models/broken/load", b"", 400, "model.toml: inputs: expected a list"),
         ("models/echo/load", b'{"parameters": {"config": "e30="}}', 400, "parameters.config: overriding a model's"),
         ("models/echo/load", b'{"parameters": {"file:1/a": "e30="}}', 400, "parameters.file:1/a: overriding a model's"),
+        (
+            "models/text/unload",
+            b'{"parameters": {"unload_dependents": "x"}}',
+            400,
+            "parameters.unload_dependents: expected true or false, got 'x'",
+        ),
         ("index", b"[]", 400, "body: expected an object, got []"),
         ("index", b'{"ready": "yes"}', 400, "body.ready: expected a boolean, got 'yes'"),
         ("index", b'{"ready": 1}', 400, "body.ready: expected a boolean, got 1"),
@@ -191,7 +197,7 @@ async def test_what_is_wrong_is_named(
     answer = await http.post(f"/v2/repository/{path}", content=body)
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
     assert answer.json()["error"].startswith(error)
-    assert catalog.loaded == []
+    assert catalog.loaded + catalog.unloaded == []
 
 
 NAMES = ["a" * 30_000, "a%00b", "%2e%2e", "%ff%fe", "%ed%a0%80", "a%2fb", "%0a"]
