@@ -77,11 +77,9 @@ class Pending(Protocol):
 
     def submit(self, waiter: Waiter) -> None:
         """Begin; the waiter gets what came of it, perhaps before this returns."""
-        ...
 
     def abandon(self, heir: Waiter) -> None:
         """Nobody needs it any more. The heir hears when it uses nothing of what it was given, perhaps at once."""
-        ...
 
 
 @coroutine

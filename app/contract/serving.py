@@ -52,22 +52,18 @@ class Lease(Protocol):
 
     def submit(self, waiter: Waiter) -> None:
         """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
-        ...
 
     def abandon(self, heir: Waiter) -> None:
         """See Pending. The rows leave when the lease is closed."""
-        ...
 
     def run(self) -> Awaitable[Answer]:
         """Submit the rows and wait for their outputs, in a coroutine that is run as `wait` says.
 
         Raises a leaf of StarlingError. A task of asyncio waits for `awaited(lease)`.
         """
-        ...
 
     def close(self) -> None:
         """Free the slots as soon as nothing reads them. May be called more than once."""
-        ...
 
 
 class Served(Protocol):
@@ -76,7 +72,6 @@ class Served(Protocol):
     @property
     def info(self) -> ModelInfo:
         """The model as clients see it: its own info, or `Front.client_info`."""
-        ...
 
     @property
     def model(self) -> Model: ...
@@ -86,31 +81,26 @@ class Served(Protocol):
 
         With a front it is the front's example, because the model itself was tried with other inputs than clients send.
         """
-        ...
 
     @property
     def untried(self) -> Exception | None:
         """The error that the model raised on every made-up row, until a request has been answered; else None."""
-        ...
 
     @property
     def klass(self) -> Klass:
         """The class of calls that name none."""
-        ...
 
     def has_room(self, klass: Klass, rows: int = 1) -> bool:
         """A quick test whether a call of `rows` rows without a deadline would be admitted now.
 
         True is never wrong. False may be, of several rows: `admit` knows.
         """
-        ...
 
     def admit(self, rows: int, klass: Klass, deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of `rows` rows cannot be admitted now.
 
         `rows` 0: not known yet; there must be room for one.
         """
-        ...
 
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
         """Take slots for the call's rows, and write its arrays to them. `arrived_ns`: monotonic; now if None.
@@ -122,26 +112,21 @@ class Served(Protocol):
 
         Raises what `admit` raises, and BadRequest for a value or a parameter that the model refuses.
         """
-        ...
 
     def finish(self, outcome: str, total_ns: int, klass: Klass, answer: Answer | None = None, rows: int = 0) -> None:
         """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
 
         `answer`, `rows`: of a call that went well.
         """
-        ...
 
     def first_piece(self, ns: int, klass: Klass) -> None:
         """Count the first piece of a streamed answer, `ns` after the call's arrival."""
-        ...
 
     def next_piece(self, ns: int, tokens: int, klass: Klass) -> None:
         """Count a later piece of `tokens` tokens, `ns` after the piece before."""
-        ...
 
     def statistics(self) -> dict[str, Any]:
         """One element of Triton's `model_stats`, with our own numbers under `starling`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +163,21 @@ class Catalog(Protocol):
     @property
     def serving(self) -> Mapping[tuple[str, str | None], Served]:
         """By name and version. Looking up raises NotFound for what is unknown, NotReady for what does not serve now."""
-        ...
 
     def versions(self, name: str) -> Sequence[str]:
         """Ready versions of a model, lowest first. Raises NotFound."""
-        ...
 
     def ready(self) -> Sequence[Served]:
         """All versions that serve now, ordered by name and version."""
-        ...
 
     def index(self) -> Sequence[IndexEntry]:
         """Every known version with its state. All states that are shown or used come from here."""
-        ...
 
     async def load(self, name: str) -> None:
         """Load or reload `name` from the repository. The old version serves until the new one does.
 
         Raises NotFound, or BadRequest with the reason if it cannot be loaded.
         """
-        ...
 
     async def unload(self, name: str) -> None:
         """Answer the accepted calls, then free the model. Raises NotFound."""
-        ...

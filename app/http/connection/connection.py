@@ -40,7 +40,6 @@ class Carrier(Protocol):
 
         The answer waits while the client reads too slowly, and is dropped if the client has disconnected.
         """
-        ...
 
 
 class _NoEvent:

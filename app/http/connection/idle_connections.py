@@ -22,19 +22,15 @@ class IdleConnection(Protocol):
 
     def waits(self) -> bool:
         """Whether no request is being read or answered."""
-        ...
 
     def waited_too_long(self) -> None:
         """Close the connection. No complete head of a request has arrived."""
-        ...
 
     def unread(self) -> tuple[int, ...] | None:
         """What the client has still to read, if the server waits for that: it changes with each byte that is read."""
-        ...
 
     def cut(self) -> None:
         """Close the connection, whatever the client has still to read."""
-        ...
 
 
 class IdleConnections:
