@@ -38,6 +38,7 @@ from app.http.body import inflate
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_encode
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.truncation import take_cut
+from app.http.codecs.v2_decode import may_name_class
 from app.http.errors import error_parts
 from app.http.inference_routes import CLASS_BY_NAME, NO_OPTIONS, X_CLASS, parse_class, parse_query
 from app.http.keys import check_permitted
@@ -60,7 +61,7 @@ async def infer(request: Request) -> Response:
             body = await inflated(request, body)
         if served is None:
             served = await named_in_body(request, body)
-        if request.full and not request.route.codec.may_name_class(body):
+        if request.full and not may_name_class(body):
             served.admit(0, request.klass)
         lease = None
         while lease is None:

@@ -48,10 +48,8 @@ class Codec(ABC):
     names_class = False
     #: Whether answers may be streams. Such requests take the ASGI path.
     may_stream = False
-
-    def may_name_class(self, body: bytes) -> bool:
-        """A quick check whether this body may name a class. True may be wrong, False never is."""
-        return False
+    #: Whether answers are made by a model's own `present`.
+    presents = False
 
     def front(self, served: Served) -> Front | None:
         """The front that reads the decoded arrays and answers from the model's outputs; None: there is none."""
@@ -69,10 +67,6 @@ class Codec(ABC):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """Decode a body into a call, which a front may read afterwards. Raises a leaf of StarlingError."""
 
-    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
-        return False
-
     @abstractmethod
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """The body of the answer, and the length of its JSON part if binary tensors follow it, else None."""
@@ -85,9 +79,9 @@ def is_made(info: ModelInfo, name: object) -> bool:
 
 def slow_to_encode(served: Served, codec: Codec, call: DecodedCall) -> bool:
     """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
-    front = codec.front(served)
-    slow = front is not None and (call.rows > OFF_LOOP_ROWS or not front.answers.quick)
-    return slow or codec.slow_to_encode(served, call)
+    if (front := codec.front(served)) is None:
+        return codec.presents and served.model.present is not None  # a user's code, which may take any time
+    return call.rows > OFF_LOOP_ROWS or not front.answers.quick
 
 
 def encode(served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:

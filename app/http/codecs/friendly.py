@@ -10,7 +10,7 @@ from __future__ import annotations
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCall
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, json_parts
 from app.http.codecs.present import json_text, own_rows, present_rows
@@ -20,6 +20,8 @@ from app.http.codecs.v2_decode import load_json, too_much_json
 
 class Friendly(Codec):
     """A model's own `decode` and `present` may take any time, so helper threads run them."""
+
+    presents = True
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
@@ -43,10 +45,6 @@ class Friendly(Codec):
             else:
                 parts.append(file_columns(served, upload))
         return stacked(served.info.client_inputs, parts, field)
-
-    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        own = served.model.front is None  # a user's code, which may take any time
-        return served.model.present is not None and (own or call.rows > OFF_LOOP_ROWS)
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served, call, answer), call)

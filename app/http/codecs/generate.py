@@ -17,7 +17,7 @@ from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import GeneratedText, event
 from app.http.codecs.text_codec import unexpected
 from app.http.codecs.text_generation import TextGeneration
-from app.http.codecs.v2_decode import may_name_class, take_parameters
+from app.http.codecs.v2_decode import take_parameters
 from app.values.tensors import shown
 
 _TEXT = "text_input"
@@ -31,9 +31,6 @@ class Generate(TextGeneration):
 
     names_class = True
     streams = False
-
-    def may_name_class(self, body: bytes) -> bool:
-        return may_name_class(body)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         return super(Generate, self.with_body(body, limits)).decode(served, headers, body, limits)

@@ -15,7 +15,7 @@ import numpy as np
 from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall
+from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.truncation import NAMES, cut_of
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
@@ -76,9 +76,6 @@ class TextCodec(Codec):
         return able[0]
 
     # Codec
-
-    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        return call.rows > OFF_LOOP_ROWS
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if not self.supports(served):

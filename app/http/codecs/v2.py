@@ -17,13 +17,7 @@ from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.v2_binary import decode_raw, join_bytes
-from app.http.codecs.v2_decode import (
-    Spans,
-    decode_request,
-    may_name_class,
-    too_much_json,
-    why_not_json,
-)
+from app.http.codecs.v2_decode import Spans, decode_request, too_much_json, why_not_json
 from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
@@ -39,9 +33,6 @@ class V2(Codec):
     """Decodes and encodes named tensors."""
 
     names_class = True
-
-    def may_name_class(self, body: bytes) -> bool:
-        return may_name_class(body)
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)

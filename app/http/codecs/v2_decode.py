@@ -144,7 +144,7 @@ def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list
 
 
 def may_name_class(body: bytes) -> bool:
-    """Whether the parameters in a body may name a class."""
+    """A quick check whether the parameters in a body may name a class. True may be wrong, False never is."""
     return b'"class"' in body or b"\\u" in body  # JSON may escape any character
 
 
