@@ -61,39 +61,27 @@ class Rerank(TextCodec):
         outputs = zip(served.info.outputs, answer.outputs, strict=True)
         scores = to_json(next(values.reshape(-1) for spec, values in outputs if spec.name == name), name)
         order = np.argsort(-scores, kind="stable")[: self.body.get("top_n")].tolist()
-        as_texts = self._field == "texts"
-        found = self._as_texts(order, scores) if as_texts else self._as_results(served, call, order, scores)
+        returns = self.body.get("return_documents") or self.body.get("return_text")
+        texts = self._documents() if returns else None
+        if self._field == "texts":
+            found: Any = [
+                {"index": row, **({} if texts is None else {"text": texts[row]}), "score": scores[row]} for row in order
+            ]
+        else:
+            results = [
+                {"index": row, "relevance_score": scores[row]}
+                | ({} if texts is None else {"document": {"text": texts[row]}})
+                for row in order
+            ]
+            found = {"model": served.info.name, "results": results, "usage": {"total_tokens": tokens_of(call)}}
         return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY), None
 
     @property
     def _field(self) -> str:
         return "texts" if "texts" in self.body and self.body.get("documents") is None else "documents"
 
-    def _returned(self) -> list[str] | None:
-        """The texts, if they are to be in the answer: by Cohere's field or that of Text Embeddings Inference."""
-        return self._documents() if self.body.get("return_documents") or self.body.get("return_text") else None
-
     def _documents(self) -> list[str]:
         value = self.body.get(self._field)
         if isinstance(value, list):  # Cohere's documents may be objects
             value = [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
         return texts_of(value, self._field)
-
-    def _as_texts(self, order: list[int], scores: Any) -> list[dict[str, Any]]:
-        texts = self._returned()
-        return [
-            {"index": index, **({} if texts is None else {"text": texts[index]}), "score": scores[index]}
-            for index in order
-        ]
-
-    def _as_results(self, served: Served, call: DecodedCall, order: list[int], scores: Any) -> dict[str, Any]:
-        texts = self._returned()
-        results = [
-            {
-                "index": index,
-                "relevance_score": scores[index],
-                **({} if texts is None else {"document": {"text": texts[index]}}),
-            }
-            for index in order
-        ]
-        return {"model": served.info.name, "results": results, "usage": {"total_tokens": tokens_of(call)}}
