@@ -53,10 +53,7 @@ async def with_span(handler: Handler, tracer: Tracer, request: Request) -> Respo
     response = await handler(request)
     with _answered_all_the_same():
         info = None if request.served is None else request.served.info
-        if isinstance(outcome := request.outcome, BaseException):
-            span.failed(info, request.klass, request.rows, outcome, response[0])
-        elif info is not None and outcome is not None:
-            span.succeeded(info, request.klass, request.rows, outcome)
+        span.end(info, request.klass, request.rows, request.outcome, response[0])
     return response
 
 

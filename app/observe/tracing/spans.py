@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -100,7 +100,7 @@ class Tracer:
 
 
 class CallSpan:
-    """The span of one call. `succeeded` or `failed` must be called once.
+    """The span of one call. `end` must be called once.
 
     Made when the call ends, as the SDK's ReadableSpan: its Span, which takes attributes at any time and from any
     thread, would cost the event loop 20 us more. `attributes`: those known so far; empty if the call is not recorded.
@@ -120,57 +120,44 @@ class CallSpan:
         self._started = time.time_ns()
         self.traceparent = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
 
-    def succeeded(self, info: ModelInfo, klass: Klass, rows: int, answer: Answer) -> bytes:
-        """The call has its answer. Returns its `traceparent`."""
-        if self._attributes:
-            self._attributes |= {
-                "http.response.status_code": 200,
-                "starling.batches": answer.batches,
-                "starling.batch.size": answer.batch,
-                "starling.batch.reason": str(answer.reason),
-                "starling.worker": answer.worker,
-                "starling.queue_ms": answer.queue_ns / 1e6,
-                "starling.compute_ms": sum(answer.times) / 1e6,
-            }
-            self._end("ok", info, klass, rows, _UNSET)
-        return self.traceparent
-
-    def failed(self, info: ModelInfo | None, klass: Klass, rows: int, exc: BaseException, status: int) -> bytes:
-        """The call is answered with this error and status. Returns its `traceparent`."""
-        if found := self._attributes:
-            code, cause = (exc.code, exc.cause) if isinstance(exc, StarlingError) else ("internal", exc)
-            shown, events = _UNSET, []
-            if code != ClientGone.code:  # to a client that has gone no answer is sent
-                found["http.response.status_code"] = status
+    def end(
+        self, info: ModelInfo | None, klass: Klass, rows: int, outcome: Answer | BaseException | None, status: int
+    ) -> None:
+        """The call has its answer or its error, with this status."""
+        if not (found := self._attributes):
+            return
+        shown, events = _UNSET, []
+        if not isinstance(outcome, ClientGone):  # to a client that has gone no answer is sent
+            found["http.response.status_code"] = status
+        if isinstance(outcome, BaseException):
+            code, cause = (outcome.code, outcome.cause) if isinstance(outcome, StarlingError) else ("internal", outcome)
+            found["starling.outcome"] = code
             if status >= 500:
                 found["error.type"] = code
-                shown = Status(StatusCode.ERROR, text_of(exc)[:_LONGEST])
+                shown = Status(StatusCode.ERROR, text_of(outcome)[:_LONGEST])
             if cause is not None:  # without its traceback, which is in the log: formatting it takes long
                 kind, message = type(cause).__qualname__, text_of(cause)[:_LONGEST]
                 events.append(Event("exception", {"exception.type": kind, "exception.message": message}))
-            self._end(code, info, klass, rows, shown, events)
-        return self.traceparent
-
-    def _end(
-        self,
-        outcome: str,
-        info: ModelInfo | None,
-        klass: Klass,
-        rows: int,
-        status: Status,
-        events: Sequence[Event] = (),
-    ) -> None:
-        found, tracer = self._attributes, self._tracer
-        found["starling.outcome"] = outcome
+        elif outcome is not None:
+            found |= {
+                "starling.outcome": "ok",
+                "starling.batches": outcome.batches,
+                "starling.batch.size": outcome.batch,
+                "starling.batch.reason": str(outcome.reason),
+                "starling.worker": outcome.worker,
+                "starling.queue_ms": outcome.queue_ns / 1e6,
+                "starling.compute_ms": sum(outcome.times) / 1e6,
+            }
         if info is not None:
             found["starling.model"], found["starling.version"] = info.name, info.version
             found["starling.class"] = str(klass)
         if rows:
             found["starling.rows"] = rows
+        tracer = self._tracer
         tracer.processor.on_end(
             ReadableSpan(
                 self._name, self._context, self._parent, tracer.resource, found, events, kind=SpanKind.SERVER,
-                status=status, start_time=self._started, end_time=time.time_ns(), instrumentation_scope=tracer.scope,
+                status=shown, start_time=self._started, end_time=time.time_ns(), instrumentation_scope=tracer.scope,
             )
         )  # fmt: skip
 

@@ -61,7 +61,7 @@ def test_which_service_it_is(variable: str, value: str, service: str, monkeypatc
     monkeypatch.setenv(variable, value)
     collected = Collected()
     span = collected.tracer.begin({}, method="POST", path="/", route="/", model="m", request_id=b"1")
-    span.failed(None, "", 0, KeyError("x"), 500)
+    span.end(None, "", 0, KeyError("x"), 500)
     shown = collected.one().resource.attributes
     assert (shown["service.name"], shown["service.version"]) == (service, "0")
 

@@ -38,7 +38,9 @@ def test_a_parent_decides_whatever_the_ratio() -> None:
     for ratio in (0.0, 1.0):
         collected = Collected(ratio)
         for sampled in (0, 1):
-            head = begin(collected.tracer, traceparent=PARENT % sampled).succeeded(INFO, "", 1, answer())
+            call = begin(collected.tracer, traceparent=PARENT % sampled)
+            call.end(INFO, Klass.REALTIME, 1, answer(), 200)
+            head = call.traceparent
             trace, span, flags = head.decode().split("-")[1:]
             assert (trace, int(flags, 16) & 1) == (TRACE, sampled)
             assert span != SPAN
@@ -49,7 +51,9 @@ def test_without_a_parent_the_ratio_decides() -> None:
     for ratio, expected in ((0.0, 0), (1.0, 20)):
         collected = Collected(ratio)
         for _ in range(20):
-            head = begin(collected.tracer).failed(INFO, "", 1, QueueFull("full"), 429)
+            call = begin(collected.tracer)
+            call.end(INFO, Klass.REALTIME, 1, QueueFull("full"), 429)
+            head = call.traceparent
             assert head[:3] == b"00-"
             assert int(head[-2:], 16) & 1 == bool(ratio)
         assert len(collected.spans()) == expected
@@ -70,7 +74,7 @@ def test_callers_force_only_so_many_records_a_second() -> None:
     below, all_of_them = Collected(0.5), Collected(1.0)
     for collected in (below, all_of_them):
         for _ in range(3 * MOST_FORCED):
-            begin(collected.tracer, traceparent=PARENT % 1).succeeded(INFO, "", 1, answer())
+            begin(collected.tracer, traceparent=PARENT % 1).end(INFO, "", 1, answer(), 200)
     assert MOST_FORCED <= len(below.spans()) <= 2 * MOST_FORCED  # a second may end meanwhile
     assert len(all_of_them.spans()) == 3 * MOST_FORCED
 
@@ -78,7 +82,7 @@ def test_callers_force_only_so_many_records_a_second() -> None:
 def test_a_call_that_went_well() -> None:
     collected = Collected()
     headers = {"traceparent": PARENT % 1, "tracestate": "vendor=1,other=2", "user-agent": "curl"}
-    begin(collected.tracer, **headers).succeeded(INFO, Klass.BEST_EFFORT, 3, answer())
+    begin(collected.tracer, **headers).end(INFO, Klass.BEST_EFFORT, 3, answer(), 200)
     found = collected.one()
     assert (found.name, found.kind.name) == ("POST /predict/{model}", "SERVER")
     assert found.parent is not None
@@ -106,7 +110,7 @@ def test_failures_say_what_and_only_a_servers_own_are_errors() -> None:
         (DeadlineExceeded("late"), 504), (KeyError("a bug"), 500), (ClientGone("gone"), 499),
     ]  # fmt: skip
     for exc, status in failures:
-        begin(collected.tracer).failed(None if status == 499 else INFO, "", 0, exc, status)
+        begin(collected.tracer).end(None if status == 499 else INFO, "", 0, exc, status)
     spans = collected.spans()
     shown = [
         (told(span)["starling.outcome"], told(span).get("http.response.status_code"), span.status.status_code.name)
@@ -130,7 +134,7 @@ def test_a_call_of_long_words_stays_small() -> None:
     collected, long = Collected(), "x" * 60_000
     headers = {"traceparent": PARENT % 1, "x-other": long, "user-agent": long, "tracestate": f"a={long}"}
     span = begin(collected.tracer, f"/predict/{long}", **headers)
-    span.failed(None, "", 0, ModelFailed(long, cause=ValueError(long)), 500)
+    span.end(None, "", 0, ModelFailed(long, cause=ValueError(long)), 500)
     found = collected.one()
     assert str(told(found)["url.path"]).startswith("/predict/xxx")
     assert len(found.to_json()) < 20_000
@@ -150,7 +154,7 @@ class Hanging(SpanExporter):
 
 def ended_call(exporter: SpanExporter) -> Tracer:
     tracer = Tracer(BatchSpanProcessor(exporter), "0")
-    begin(tracer).succeeded(INFO, "", 1, answer())
+    begin(tracer).end(INFO, "", 1, answer(), 200)
     return tracer
 
 
