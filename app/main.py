@@ -32,8 +32,7 @@ from app.http.body import Limits
 from app.http.cors import Cors
 from app.http.errors import install_error_handlers
 from app.http.keys import keys_of
-from app.http.openapi.document import Document
-from app.http.openapi.pages import OPEN_PATHS, docs_router
+from app.http.openapi.document import OPEN_PATHS, Document, docs_router
 from app.http.resources import Resources
 from app.http.routes.control import router as control
 from app.lifecycle import Lifecycle

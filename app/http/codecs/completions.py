@@ -13,8 +13,7 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest, bad_field
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import GeneratedText, Stream, event
-from app.http.codecs.text_codec import NO_IDS, are_ids, flag, texts_or_one, unexpected
-from app.http.codecs.text_generation import TextGeneration
+from app.http.codecs.text_codec import NO_IDS, TextGeneration, are_ids, flag, texts_or_one, unexpected
 from app.http.codecs.truncation import NAMES
 from app.values.tensors import shown
 

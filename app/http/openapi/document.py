@@ -1,24 +1,30 @@
-"""/openapi.json: every path, and those of each served model with requests that work.
+"""/openapi.json: every path, and those of each served model with requests that work; and /docs, the page that shows it.
 
 What is said of each path is in the file `openapi.json` beside this one, itself an OpenAPI document. Here it gets paths
-with a version, other names of one path, and the models' own paths.
-A loaded model has its paths from the next request for the document on, an unloaded one has none.
+with a version, other names of one path, and the paths of the models that are loaded at the time of the request.
+
+All files of the page are in the package, so it works without other hosts, which its content security policy forbids.
+`static/swagger-ui/` is Swagger UI as published, with its licence. The links of `static/docs.html` are relative, so they
+work under any prefix.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
+from fastapi import APIRouter, Request, Response
 
 from app import __version__
 from app.contract import ModelInfo, Served, TensorSpec
 from app.http import examples
 from app.http.absent_routes import has_openai_form
+from app.http.routes.metadata import catalog_of
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
-from app.http.static_files import StaticContent, static_content
+from app.http.static_files import ASK_AGAIN, KEEP, StaticContent, add_file, respond_static, static_content
 from app.values.requests import v2_request
 
 Node = dict[str, Any]
@@ -30,6 +36,16 @@ _REPOSITORY = "/v2/repository/models/"
 _OTHER_NAMES = {
     LIVE_PATHS[0]: LIVE_PATHS[1:], READY_PATHS[0]: READY_PATHS[1:], "/v1/rerank": ("/v2/rerank", "/rerank"),
 }  # fmt: skip
+_STATIC = Path(__file__).parent / "static"
+#: The files under /docs/. Nothing else of the folder is served.
+_FILES = ("docs.js", "swagger-ui/swagger-ui-bundle.js", "swagger-ui/swagger-ui.css", "swagger-ui/favicon-32x32.png")
+#: These need no key: a browser that opens a page has none to send.
+OPEN_PATHS = frozenset({"/docs", "/docs/", "/openapi.json", *(f"/docs/{Path(path).name}" for path in _FILES)})
+#: Swagger UI has inline styles, and pictures and fonts as data URLs.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
 _FEW = 512  # values of a row up to which examples have more than one
 
 
@@ -143,3 +159,18 @@ def _about(info: ModelInfo) -> str:
 def _shapes(specs: Sequence[TensorSpec]) -> str:
     """`x` FP32 [rows, 4]."""
     return ", ".join(f"`{spec.name}` {spec.datatype} [{', '.join(['rows', *spec.axes_shown()])}]" for spec in specs)
+
+
+def docs_router(document: Document) -> APIRouter:
+    """The routes of the page, of its files, and of the document that it shows."""
+    router = APIRouter()
+
+    async def openapi(request: Request) -> Response:
+        found = await asyncio.to_thread(document.content, list(catalog_of(request).ready()))
+        return respond_static(request, found, {"content-type": "application/json", "cache-control": ASK_AGAIN})
+
+    router.add_api_route("/openapi.json", openapi, methods=["GET", "HEAD"], include_in_schema=False)
+    add_file(router, "/docs", _STATIC / "docs.html", {"cache-control": ASK_AGAIN, "content-security-policy": _POLICY})
+    for path in _FILES:
+        add_file(router, f"/docs/{Path(path).name}", _STATIC / path, {"cache-control": KEEP})
+    return router

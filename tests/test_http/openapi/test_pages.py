@@ -9,8 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.http.openapi.document import Document
-from app.http.openapi.pages import OPEN_PATHS, docs_router
+from app.http.openapi.document import OPEN_PATHS, Document, docs_router
 
 from ..catalog import FakeCatalog, client
 from .test_document import MODELS, make_app
