@@ -56,7 +56,7 @@ BESIDE: dict[str, tuple[set[str], set[str] | None]] = {
 DOORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("contract", "scheduler"): ("app.scheduler.types", "app.scheduler.policies"),
     ("ui", "http"): ("app.http.static_files", "app.http.codecs.files", "app.http.examples"),
-    ("http", "observe"): ("app.observe.last_errors", "app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
+    ("http", "observe"): ("app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }
 #: What every kind of device is made of.
 DEVICE = (
@@ -72,7 +72,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "app.engine.profiling": ("app.engine.device", "app.engine.executor", "app.engine.pool"),
     "app.http.codecs": ("app.http.body",),
     "app.http.connection": (),
-    "app.observe.last_errors": (),
     "app.observe.metrics": (),
     "app.observe.logs": (),
     "app.observe.tracing": (),

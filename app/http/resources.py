@@ -19,8 +19,7 @@ from app.http.cors import Cors
 from app.http.keys import Shares
 from app.http.reading import FrontReader
 from app.http.threads import HelperThreads
-from app.observe.last_errors import LastErrors
-from app.observe.logs import CauseLog, fields
+from app.observe.logs import CauseLog, LastErrors, fields
 
 if TYPE_CHECKING:
     from app.observe.tracing.spans import Tracer

@@ -1,4 +1,4 @@
-"""Log lines as text or JSON; and a log of the errors in models' own code, each cause once."""
+"""Log lines as text or JSON; a log of the errors in models' own code; and the last errors, for the live page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import logging.config
 import sys
 import textwrap
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.user_code import links_of, own_links
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
 _LONGEST_MESSAGE = 2000  # characters of a message as text
+_LAST_ERRORS, _LONGEST_TOLD = 20, 200  # on the live page; characters of a message or name, which may quote a client
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -136,3 +138,28 @@ class CauseLog:
             model, request_id, type(exc).__name__, text_of(exc),
             exc_info=(type(exc), exc, users[0]) if users else None, **fields(request_id=request_id),
         )  # fmt: skip
+
+
+class LastErrors:
+    """The last 20 distinct errors of answers, equal ones with their count. `total`: how many there have been."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        # (model, code, message) -> count, seconds since the epoch and `total` at the last of them; the newest is last.
+        self._entries: dict[tuple[str, str, str], tuple[int, float, int]] = {}
+
+    def add(self, model: str, code: str, message: str) -> None:
+        key = model[:_LONGEST_TOLD], code, message[:_LONGEST_TOLD]
+        count, _, _ = self._entries.pop(key, (0, 0.0, 0))
+        self.total += 1
+        self._entries[key] = count + 1, time.time(), self.total
+        if len(self._entries) > _LAST_ERRORS:
+            del self._entries[next(iter(self._entries))]
+
+    def since(self, total: int) -> list[dict[str, Any]]:
+        """Entries with an error after the first `total` ones, oldest first."""
+        return [
+            {"model": model, "code": code, "message": message, "count": count, "at": at}
+            for (model, code, message), (count, at, number) in self._entries.items()
+            if number > total
+        ]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from app.contract import Catalog
 from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
-from app.observe.last_errors import LastErrors
+from app.observe.logs import LastErrors
 from app.observe.snapshot import Snapshot
 from app.scheduler.types import Outcome, Unit
 from app.ui import messages

@@ -13,8 +13,7 @@ import pytest
 import torch
 from opentelemetry.trace import TraceState
 
-from app.observe.last_errors import LastErrors
-from app.observe.logs import CauseLog, JsonFormatter, TextFormatter, configure, fields
+from app.observe.logs import CauseLog, JsonFormatter, LastErrors, TextFormatter, configure, fields
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

@@ -14,7 +14,7 @@ from test_http.catalog import FakeCatalog, served, spec
 from app.contract import IndexEntry
 from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
-from app.observe.last_errors import LastErrors
+from app.observe.logs import LastErrors
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Plan, Snapshot
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
