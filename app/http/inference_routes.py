@@ -18,11 +18,10 @@ from app.http.absent_routes import has_openai_form
 from app.http.codecs.base import Codec
 from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
-from app.http.codecs.friendly import Friendly
 from app.http.codecs.generate import Generate, GenerateStream
 from app.http.codecs.rerank import Rerank
+from app.http.codecs.rows import V1, Friendly
 from app.http.codecs.text_codec import TextCodec
-from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 from app.values.tensors import shown

@@ -12,8 +12,7 @@ import pytest
 from app.contract import UNBOUNDED, ModelInfo
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import Codec, DecodedCall
-from app.http.codecs.friendly import Friendly
-from app.http.codecs.v1 import V1
+from app.http.codecs.rows import V1, Friendly
 from app.http.codecs.v2 import V2
 
 from ..catalog import served, spec

@@ -20,7 +20,7 @@ from PIL import Image
 from app.errors import BadRequest, TooLarge, UnsupportedMedia
 from app.http.codecs import uploads
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.friendly import Friendly
+from app.http.codecs.rows import Friendly
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS
