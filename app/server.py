@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
         self._lifecycle = lifecycle
         self._grace_s = grace_s
         self._limit_s = limit_s
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # from `capture_signals` on
         self._listener: socket.socket | None = None
         self._reported_stuck = False
         self._crash_output = crash_output
@@ -76,7 +76,6 @@ class Server(uvicorn.Server):
             yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        assert self._loop is not None
         process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
         await super().startup(sockets)
@@ -88,11 +87,10 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called in a signal handler, so it only schedules `_stop` on the event loop."""
-        if self._loop is not None and not self._loop.is_closed():
+        if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop, sig)
 
     def _stop(self, sig: int) -> None:
-        assert self._loop is not None
         if self._lifecycle.closing:
             log.warning("second signal: the requests that are left are answered 503")
             self._give_up("the server was told to stop at once")
@@ -107,13 +105,11 @@ class Server(uvicorn.Server):
 
     def _close(self) -> None:
         """Accept the established connections, but no new ones; then let uvicorn close the listener."""
-        assert self._loop is not None
         ignore_new_connections(self._listener)
         self._loop.call_later(_ACCEPT_S, self._exit)
 
     def _exit(self) -> None:
         """Repeat until no connection waits to be accepted: on a busy machine the event loop may not have run yet."""
-        assert self._loop is not None
         if has_waiting(self._listener) and not self.should_exit:
             self._loop.call_later(_ACCEPT_S, self._exit)
         else:
@@ -144,7 +140,6 @@ class Server(uvicorn.Server):
 
     def _leave(self) -> None:
         """Stop when the last answers are written, without waiting for clients that do not read theirs."""
-        assert self._loop is not None
         self.should_exit = True
         self._loop.call_later(_LAST_ANSWERS_S, self._cut)
 

@@ -89,7 +89,7 @@ async def test_a_signal_before_the_start_is_not_lost(stopping: Stopping, monkeyp
         raise InterruptedError
 
     monkeypatch.setattr(stopping.server.config, "load", load)
-    stopping.server._loop = None
+    del stopping.server._loop
     with pytest.raises(InterruptedError):
         await stopping.server.serve()
     await asyncio.sleep(0)

@@ -42,16 +42,11 @@ class Carrier(Protocol):
         """
 
 
-class _NoEvent:
-    """Replaces the event on which uvicorn's `receive` waits. Nothing waits on this one."""
-
-    def set(self) -> None: ...
-
-
 class Exchange(ABC):
     """One request and its answer. It has the attributes that uvicorn's code uses of a RequestResponseCycle."""
 
-    message_event: ClassVar[_NoEvent] = _NoEvent()
+    #: uvicorn sets it to wake its `receive`. Nothing waits on this one.
+    message_event: ClassVar[asyncio.Event] = asyncio.Event()
 
     connection: Carrier
     keep_alive = True
@@ -191,9 +186,7 @@ class HttpProtocol(PatchedProtocol):
             return
         self._parsing = False
         self._chunk = None
-        body = self._collected()
-        exchange.body_complete = True
-        exchange.received(body)
+        self._deliver(exchange)
 
     # repeated heads: the parser is between two requests and does not see this one
 
@@ -224,17 +217,16 @@ class HttpProtocol(PatchedProtocol):
         if self._missing:
             return b""
         if exchange is not None:
-            body = self._collected()
-            exchange.body_complete = True
-            exchange.received(body)
+            self._deliver(exchange)
         return data[len(part) :]
 
-    def _collected(self) -> bytes:
-        """The collected body, when it is complete."""
+    def _deliver(self, exchange: Exchange) -> None:
+        """Pass the collected body, which is complete, to its exchange."""
         parts = self._parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._end_collecting()
-        return body
+        exchange.body_complete = True
+        exchange.received(body)
 
     def _end_collecting(self) -> None:
         self._collecting = None

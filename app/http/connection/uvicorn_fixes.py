@@ -84,10 +84,6 @@ class PatchedProtocol(HttpToolsProtocol):
 
     # reading
 
-    def data_received(self, data: bytes) -> None:
-        if not self._discards_input:
-            self._parse(data)
-
     def _parse(self, data: bytes) -> bool:
         """Parse `data`. False if the parser cannot continue: after a malformed request or an upgrade."""
         self._last_read_bytes = len(data)
