@@ -92,11 +92,7 @@ def engine_of(
     spec = replace(device.spec, classes=classes)
     scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(
-        Profiling(
-            device,
-            ProfileCache(settings.profile_dir or default_folder()),
-            settings.profile_budget_s,
-        ),
+        Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
         scheduler,
         hang_floor_s=settings.hang_floor_s,
         memory=memory,

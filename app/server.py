@@ -218,11 +218,7 @@ def _config(app: HttpApp, settings: Settings, tls: Certificate | None) -> uvicor
 
 
 def serve(
-    app: HttpApp,
-    settings: Settings,
-    lifecycle: Lifecycle,
-    sock: socket.socket,
-    tls: Certificate | None = None,
+    app: HttpApp, settings: Settings, lifecycle: Lifecycle, sock: socket.socket, tls: Certificate | None = None
 ) -> int:
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     if tls is not None:

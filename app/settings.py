@@ -82,14 +82,10 @@ class Settings(BaseModel):
 
     # how real-time and best-effort requests share the device
     preempt_budget_ms: float = Field(
-        10,
-        gt=0,
-        description="Most predicted best-effort work on the device: what a real-time request may wait for.",
+        10, gt=0, description="Most predicted best-effort work on the device: what a real-time request may wait for."
     )
     rt_slowdown: float = Field(
-        0.02,
-        ge=0,
-        description="Largest slowdown that best-effort batches may cause real-time ones beside them.",
+        0.02, ge=0, description="Largest slowdown that best-effort batches may cause real-time ones beside them."
     )
 
     # the device

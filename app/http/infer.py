@@ -24,16 +24,7 @@ from app.errors import (
     TooLarge,
     TooManyConnections,
 )
-from app.http.answers import (
-    BINARY,
-    COMPRESS_FROM,
-    COMPRESSED,
-    HEAD,
-    JSON,
-    QUICK_TO_COMPRESS,
-    compress,
-    wanted_encoding,
-)
+from app.http.answers import BINARY, COMPRESS_FROM, COMPRESSED, HEAD, JSON, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.http.body import inflate
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_encode
 from app.http.codecs.text_codec import TextCodec

@@ -290,12 +290,7 @@ class ModelStats:
             "last_inference": int(self.last * 1000),
             "inference_count": self.rows,
             "execution_count": self.executions,
-            "inference_stats": {
-                **self.spent,
-                **self.parts.as_dict(),
-                "cache_hit": nothing,
-                "cache_miss": nothing,
-            },
+            "inference_stats": {**self.spent, **self.parts.as_dict(), "cache_hit": nothing, "cache_miss": nothing},
             "response_stats": {},
             "batch_stats": [{"batch_size": size, **parts.as_dict()} for size, parts in self.whole.by_size().items()],
             "memory_usage": [],

@@ -298,20 +298,12 @@ _TRITON: tuple[Family, ...] = (
     ("counter", "count", "Rows inferred.", _one(lambda g: g.stats.rows)),
     ("counter", "exec_count", "Batches run.", _one(lambda g: g.stats.executions)),
     ("gauge", "pending_request_count", "Calls admitted and not yet running.", _one(lambda g: g.pending_calls)),
-    (
-        "counter",
-        "request_duration_us",
-        "Time of calls, in all.",
-        _one(lambda g: g.stats.spent["success"]["ns"] // 1000),
-    ),
-    (
-        "counter",
-        "queue_duration_us",
-        "Time in the queue, in all.",
-        _one(lambda g: g.stats.spent["queue"]["ns"] // 1000),
-    ),
+    ("counter", "request_duration_us", "Time of calls, in all.",
+     _one(lambda g: g.stats.spent["success"]["ns"] // 1000)),
+    ("counter", "queue_duration_us", "Time in the queue, in all.",
+     _one(lambda g: g.stats.spent["queue"]["ns"] // 1000)),
     ("counter", "compute_input_duration_us", "Gathering inputs.", _one(lambda g: g.stats.parts.input_ns // 1000)),
     ("counter", "compute_infer_duration_us", "Running models.", _one(lambda g: g.stats.parts.infer_ns // 1000)),
     ("counter", "compute_output_duration_us", "Copying outputs.", _one(lambda g: g.stats.parts.output_ns // 1000)),
     ("counter", "request_failure", "Failed calls.", _failures),
-)
+)  # fmt: skip
