@@ -25,8 +25,7 @@ _SECRETS = ("api_key", "admin_key")
 
 def starting(settings: Settings, port: int) -> None:
     """Announce at once that models are loading, and list the settings that differ from their defaults."""
-    names = {name for name in Settings.model_fields if name != "port" and getattr(settings, name) != _default(name)}
-    changed = settings.model_dump(mode="json", include=names)
+    changed = settings.model_dump(mode="json", exclude_defaults=True, exclude={"port"})
     changed |= {name: "(set)" for name in _SECRETS if name in changed}
     begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
     if settings.log_format == "json":
@@ -88,10 +87,6 @@ def _serving(ready: int, names: Sequence[str]) -> str:
     """`2 of 3 models serve`. If a name occurs twice, versions are counted."""
     noun = "model" if len(set(names)) == len(names) else "model version"
     return f"{ready} of {len(names)} {noun}{'s' * ((ready, len(names)) != (1, 1))} serve{'s' * (ready == 1)}"
-
-
-def _default(name: str) -> object:
-    return Settings.model_fields[name].default
 
 
 def _url(settings: Settings, port: int) -> str:

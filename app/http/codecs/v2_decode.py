@@ -119,6 +119,17 @@ def _place(kind: str, index: int, tensor: object) -> str:
     return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
 
+def _parameters(request: dict[str, Any], value: Any, where: str, unsupported: frozenset[str]) -> dict[str, Any]:
+    """The parameters of a request, an input or an output; None: it has none. Raises BadRequest."""
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        raise BadRequest(f"{where}: expected an object")
+    if not unsupported.isdisjoint(value):
+        _check_supported(request)
+    return value
+
+
 def _check_supported(request: dict[str, Any]) -> None:
     """Raise BadRequest if the request sets unsupported parameters. The message names all of them.
 
@@ -150,15 +161,9 @@ def may_name_class(body: bytes) -> bool:
 
 def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
     """Set the parameters of a request in the call: those of V2, and the model's own. Raises BadRequest."""
-    parameters = request.get("parameters")
+    parameters = _parameters(request, request.get("parameters"), "parameters", _UNSUPPORTED)
     if not parameters:
-        if parameters is None or type(parameters) is dict:
-            return
-        raise BadRequest("parameters: expected an object")
-    if type(parameters) is not dict:
-        raise BadRequest("parameters: expected an object")
-    if not _UNSUPPORTED.isdisjoint(parameters):
-        _check_supported(request)
+        return
     call.priority = _integer(parameters.get("priority", 0), MAX_PRIORITY, "parameters.priority")
     call.timeout_us = _integer(parameters.get("timeout", 0), MAX_TIMEOUT_US, "parameters.timeout") or None
     total = _integer(parameters.get("total_timeout", 0), MAX_TIMEOUT_US, "parameters.total_timeout")
@@ -243,13 +248,7 @@ def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int, info: 
 
 
 def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) -> int | None:
-    parameters = tensor.get("parameters")
-    if parameters is None:
-        return None
-    if type(parameters) is not dict:
-        raise BadRequest(f"{where}.parameters: expected an object")
-    if not _UNSUPPORTED_TENSOR.isdisjoint(parameters):
-        _check_supported(request)
+    parameters = _parameters(request, tensor.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
     if "binary_data_size" not in parameters:
         return None
     if "data" in tensor:
@@ -277,11 +276,8 @@ def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tup
         where = f"outputs[{position}] ({name})"
         if any(index == index_of[name] for index, _ in asked):
             raise BadRequest(f"{where}.name: asked for twice")
-        parameters = output.get("parameters") or {}
-        if type(parameters) is not dict:
-            raise BadRequest(f"{where}.parameters: expected an object")
-        if not _UNSUPPORTED_TENSOR.isdisjoint(parameters):
-            _check_supported(request)
+        given = output.get("parameters") or None
+        parameters = _parameters(request, given, f"{where}.parameters", _UNSUPPORTED_TENSOR)
         as_binary = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
         index = index_of[name]
         asked.append((index, as_binary or specs[index].datatype == "BF16"))

@@ -92,8 +92,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             if not self._discards_input:  # as it does behind the last answer, to an earlier request in this read
-                self._log_malformed()
-                self._refuse_request()
+                self._refuse_request(self._malformed_answer)
         except httptools.HttpParserUpgrade as upgrade:
             if self._upgrade_offered:
                 self._decline(data[upgrade.args[0] :])
@@ -103,23 +102,20 @@ class PatchedProtocol(HttpToolsProtocol):
             if self._discards_input:
                 return False
             if self._in_head and data.endswith(b"\n") and self.url and self.parser.get_http_version() in _NO_VERSION:
-                # HTTP/0.9 has no headers: nothing need follow this line
-                self._log_malformed()
-                self._malformed_answer = _BAD_VERSION
-                self._refuse_request()
+                self._refuse_request(_BAD_VERSION)  # HTTP/0.9 has no headers: nothing need follow this line
             elif self._bytes_outside_bodies <= _LONGEST_HEAD:
                 return True
             else:
-                self._log_malformed()
-                self._malformed_answer = _HEAD_TOO_LONG
-                self._refuse_request()
+                self._refuse_request(_HEAD_TOO_LONG)
         return False
 
-    def _refuse_request(self) -> None:
-        """The parser cannot continue: answer with `_malformed_answer`, unless answers to earlier requests are due.
+    def _refuse_request(self, answer: bytes) -> None:
+        """The parser cannot continue: give this answer, unless answers to earlier requests are due.
 
         The connection closes after those; nothing more is parsed.
         """
+        self._log_malformed()
+        self._malformed_answer = answer
         answering, in_body = self._answering, self._parsing and not self._in_head
         if answering is None or answering.response_complete or (in_body and self.cycle is answering):
             self.send_400_response("")
