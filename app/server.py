@@ -206,7 +206,7 @@ def _config(app: HttpApp, settings: Settings, tls: Certificate | None) -> uvicor
         interface="asgi3",  # given, because uvicorn mistakes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
-        access_log=False,  # its own, see app/http/access_log.py
+        access_log=False,  # its own, see app/http/layers.py
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,

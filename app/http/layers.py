@@ -1,26 +1,33 @@
 """What is wrapped around the road of a call, each layer knowing nothing of the others: CORS, and the log and the trace.
 
-A layer is a handler around another one, made when the server starts, and only if its setting is on.
+A layer is a handler around another one, made when the server starts, and only if its setting is on. The access log has
+a line for each HTTP request, whether it is a call or not.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.http.access_log import write_line
+from app.http.body import ASGIApp, Message, Receive, Scope, Send
+from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.cors import Cors
 from app.http.request import Handler, Request, Response
 from app.http.resources import Resources
+from app.observe.logs import ACCESS, fields
 
 if TYPE_CHECKING:
     from app.observe.tracing.spans import Tracer
 
 log = logging.getLogger("starling.http")
+access = logging.getLogger(ACCESS)
 
+_GONE = 499  # the client has left: the status of ClientGone
+_LONGEST_PATH = 2048  # characters: a client may send more
 _LONGEST_NAME = 256  # characters of the name of a model or version in the log: a client may send more
 _TRACEPARENT = b"traceparent: %s\r\n"
 
@@ -81,3 +88,48 @@ def _answered_all_the_same() -> Iterator[None]:
         yield
     except Exception:
         log.exception("a call is answered that the access log or the trace does not have")
+
+
+def write_line(
+    method: str,
+    path: bytes,
+    status: int,
+    arrived: int,
+    client: tuple[str, int] | None,
+    request_id: bytes,
+    call: Mapping[str, object] | None = None,
+) -> None:
+    """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
+    shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
+    duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
+    line = {
+        "method": method, "path": shown, "status": status, "duration_ms": duration_ms,
+        "request_id": request_id.decode(), "client": _address(client), **(call or {}),
+    }  # fmt: skip
+    access.info("%s %s %d", method, shown, status, **fields(**line))
+
+
+def _address(client: tuple[str, int] | None) -> str:
+    """As in a URL; "" where the client has left before it was asked for."""
+    if client is None:
+        return ""
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def log_request(app: ASGIApp, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let `app` answer a request that is not an inference call, then write its line."""
+    arrived = time.monotonic_ns()
+    status = _GONE
+
+    async def watched(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
+
+    try:
+        await app(scope, receive, watched)
+    finally:
+        path = scope.get("raw_path") or scope["path"].encode()
+        write_line(scope["method"], path, scope.get(BAD_FRAMES, status), arrived, scope.get("client"), request_id)

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES, ModelCall
 from app.errors import BadRequest, ModelFailed, NotReady
-from app.http.access_log import write_line
 from app.http.auth import Auth
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import X_CLASS, parse_query
 from app.http.keys import keys_of
+from app.http.layers import write_line
 from app.observe.logs import ACCESS
 from app.observe.tracing.spans import Tracer
 
