@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-#: Beginnings of paths, with the route to call. OpenAI's newer APIs, TEI, TGI, vLLM, Cohere, Ollama, Anthropic.
-_INSTEAD = {
-    "/v1/responses": "POST /v1/chat/completions",
-    "/v1/messages": "POST /v1/chat/completions",
-    "/v1/engines": "POST /v1/completions with the model in the body",
-    "/chat/completions": "POST /v1/chat/completions",
-    "/completions": "POST /v1/completions",
-    "/embeddings": "POST /v1/embeddings",
-    "/models": "GET /v1/models",
-    "/embed": "POST /v1/embeddings",
-    "/v1/embed": "POST /v1/embeddings",
-    "/v2/embed": "POST /v1/embeddings",
-    "/pooling": "POST /v1/embeddings",
-    "/similarity": "POST /predict/{model} of a model whose task is sentence-similarity",
-    "/score": "POST /v1/rerank",
-    "/v1/score": "POST /v1/rerank",
-    "/v1/ranking": "POST /v1/rerank",
-    "/classify": "POST /predict/{model}",
-    "/v1/classify": "POST /predict/{model}",
-    "/v1/moderations": "POST /predict/{model} of a classifier",
-    "/v1/images": "POST /predict/{model} of a model of images",
-    "/v1/audio": "POST /predict/{model} of a model of audio",
-    "/generate_stream": "POST /v2/models/{model}/generate_stream",
-    "/generate": "POST /v2/models/{model}/generate",
-    "/api/chat": "POST /v1/chat/completions",
-    "/api/generate": "POST /v1/completions",
-    "/api/embed": "POST /v1/embeddings",
-    "/invocations": "POST /predict/{model}",
-    "/predict": "POST /predict/{model}",
-    "/predictions": "POST /predict/{model}",
-    "/info": "GET /v2",
+#: What to call, with the beginnings of paths in whose place. OpenAI's newer APIs, TEI, TGI, vLLM, Cohere, Ollama,
+#: Anthropic.
+_BEGINNINGS = {
+    "POST /v1/chat/completions": "/v1/responses /v1/messages /chat/completions /api/chat",
+    "POST /v1/completions with the model in the body": "/v1/engines",
+    "POST /v1/completions": "/completions /api/generate",
+    "POST /v1/embeddings": "/embeddings /embed /v1/embed /v2/embed /pooling /api/embed",
+    "GET /v1/models": "/models",
+    "POST /predict/{model} of a model whose task is sentence-similarity": "/similarity",
+    "POST /v1/rerank": "/score /v1/score /v1/ranking",
+    "POST /predict/{model}": "/classify /v1/classify /invocations /predict /predictions",
+    "POST /predict/{model} of a classifier": "/v1/moderations",
+    "POST /predict/{model} of a model of images": "/v1/images",
+    "POST /predict/{model} of a model of audio": "/v1/audio",
+    "POST /v2/models/{model}/generate_stream": "/generate_stream",
+    "POST /v2/models/{model}/generate": "/generate",
+    "GET /v2": "/info",
 }
+_INSTEAD = {begin: route for route, beginnings in _BEGINNINGS.items() for begin in beginnings.split()}
 
 
 def instead_of(path: str, known: frozenset[str]) -> str:
