@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -53,7 +52,9 @@ class Tracer:
 
     def __init__(self, processor: SpanProcessor, version: str, ratio: float = 1.0, scheme: str = "http") -> None:
         self.processor = processor
-        self.resource = _resource(version)
+        # `starling`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name another service
+        ours = Resource({SERVICE_NAME: "starling", SERVICE_VERSION: version})
+        self.resource = Resource.create(ours.merge(OTELResourceDetector().detect()).attributes)
         self.scope = InstrumentationScope("starling", version)
         forced = ALWAYS_ON if ratio == 1 else ForcedSampler()
         self._sampler = ParentBased(TraceIdRatioBased(ratio), remote_parent_sampled=forced)
@@ -69,7 +70,9 @@ class Tracer:
 
         The parent in `traceparent` decides whether the call is recorded. A malformed header is ignored.
         """
-        given = self._propagator.extract(headers, getter=_HEADERS)
+        sent = {name: headers[name.encode()] for name in self._propagator.fields if name.encode() in headers}
+        short = {name: value.decode("latin-1") for name, value in sent.items() if len(value) <= _LONGEST_HEADER}
+        given = self._propagator.extract(short)
         parent = get_current_span(given).get_span_context()
         trace_id = parent.trace_id if parent.is_valid else self._ids.generate_trace_id()
         sampled = self._sampler.should_sample(given, trace_id, route)
@@ -180,26 +183,6 @@ class ForcedSampler(Sampler):
         return f"ForcedSampler{{{MOST_FORCED}}}"
 
 
-class _Headers(Getter[Mapping[bytes, bytes]]):
-    """Reads the headers of a request for OpenTelemetry."""
-
-    def get(self, carrier: Mapping[bytes, bytes], key: str) -> list[str] | None:
-        value = carrier.get(key.encode())
-        return None if value is None or len(value) > _LONGEST_HEADER else [value.decode("latin-1")]
-
-    def keys(self, carrier: Mapping[bytes, bytes]) -> list[str]:
-        return [name.decode("latin-1") for name in carrier]
-
-
-_HEADERS = _Headers()
-
-
 def tracer_to(endpoint: str | None, version: str, ratio: float, scheme: str) -> Tracer:
     """A tracer to the collector at this URL; None: the URL is in OpenTelemetry's own variables."""
     return Tracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), version, ratio, scheme)
-
-
-def _resource(version: str) -> Resource:
-    """The service in the spans: `starling`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name another."""
-    ours = Resource({SERVICE_NAME: "starling", SERVICE_VERSION: version})
-    return Resource.create(ours.merge(OTELResourceDetector().detect()).attributes)
