@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, ModelInfo, Served, TensorSpec
+from app.contract import ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
@@ -74,7 +74,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
         raise UnsupportedMedia(_unsupported(info, upload))
     check_pixels(upload)
     if decode is None:
-        return {inputs[0].name: _one_element(inputs[0], upload.data)}
+        return {inputs[0].name: np.array(upload.data, object).reshape((1,) * len(inputs[0].shape))}
     try:
         with_fields = {"fields": upload.fields} if served.model.takes_fields else {}
         arrays = decode(upload.media, upload.data, **with_fields)
@@ -94,12 +94,6 @@ def _takes_bytes(inputs: Sequence[TensorSpec]) -> bool:
         and inputs[0].datatype == "BYTES"
         and all(axis or length == 1 for axis, length in zip(inputs[0].axes, inputs[0].shape, strict=True))
     )
-
-
-def _one_element(spec: TensorSpec, data: bytes) -> Array:
-    values = np.empty(1, object)
-    values[0] = data
-    return values.reshape((1,) * len(spec.shape))
 
 
 def _unsupported(info: ModelInfo, upload: Upload) -> str:

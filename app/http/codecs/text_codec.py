@@ -7,13 +7,13 @@ returns the model's name, and the other methods read the body too.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from app.contract import Answer, Array, Catalog, Served
+from app.contract import Answer, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import Codec, DecodedCall
@@ -84,7 +84,7 @@ class TextCodec(Codec):
             raise bad_field("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
         if self.fields is not None:
             refuse_unknown(self.body, self.fields | NAMES)
-        arrays = [_as_bytes(texts) for texts in self.columns(served)]
+        arrays = [np.array([text.encode() for text in texts], object) for texts in self.columns(served)]
         cutting = {name: self.body[name] for name in NAMES & self.body.keys()}
         if self.front(served) is None:
             cut_of(cutting, None)  # raises if it asks for a cut
@@ -185,9 +185,3 @@ def tokens_of(call: DecodedCall) -> int:
     """The number of tokens in the call's texts; 0 if the model has no tokens."""
     own = (call.own_lengths or {}).get(TOKENS)
     return call.lengths.get(TOKENS, 0) * call.rows if own is None else sum(own)
-
-
-def _as_bytes(texts: Sequence[str]) -> Array:
-    array = np.empty(len(texts), object)
-    array[:] = [text.encode() for text in texts]
-    return array

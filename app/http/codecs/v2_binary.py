@@ -59,10 +59,8 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
     if spec.datatype == "BYTES":
         if any(length not in (1, -1) for length in spec.shape):
             raise BadRequest("Inference-Header-Content-Length: a raw BYTES request is one element a row")
-        values = np.empty(1, object)
-        values[0] = body
-        ones = {axis: 1 for axis in spec.axes if axis}
-        return DecodedCall(1, [values.reshape(1, *(1 for _ in spec.shape))], ones, outputs=every)
+        element = np.array(body, object).reshape(1, *(1 for _ in spec.shape))
+        return DecodedCall(1, [element], {axis: 1 for axis in spec.axes if axis}, outputs=every)
     variable = [axis for axis, name in enumerate(spec.axes) if name]
     if len(variable) > 1:
         raise BadRequest("Inference-Header-Content-Length: a raw request needs at most one variable axis")
