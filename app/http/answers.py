@@ -39,25 +39,22 @@ def compress(body: bytes, encoding: str) -> bytes:
     return compressor.compress(body) + compressor.flush()
 
 
-async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
-    """Send a whole answer to a request whose body was not read, and close the connection.
+async def respond(send: Send, status: int, headers: Headers, body: bytes, unread: Receive | None = None) -> None:
+    """Send a whole answer. `headers` must hold content-length. `unread`: the connection closes, and the body of the
+    request was not read.
 
     Closing a connection that has unread bytes resets it, and the client loses the answer. So the answer is sent first.
     Then what the client still sends is read and dropped, for at most 5 seconds.
     """
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
+    if unread is None:
+        return
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
-            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+            while (message := await unread())["type"] == "http.request" and message.get("more_body", False):
                 pass
     await send({"type": "http.response.body", "body": b""})
-
-
-async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer. `headers` must hold content-length."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def header_list(head: bytes, closing: bool = False) -> Headers:

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from app.contract import awaited
 from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
-from app.http.answers import header_list, respond, respond_and_close
+from app.http.answers import header_list, respond
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Message, Receive, Scope, Send, client_request_id
 from app.http.codecs.events import Stream, event
@@ -121,10 +121,7 @@ class HttpApp:
         status, headers, body = error_parts(error, has_openai_form(path))
         if resources.refusals.needed():
             await awaited(resources.refusals)
-        if closing:
-            await respond_and_close(send, status, [*headers, *added], body, receive)
-        else:
-            await respond(send, status, [*headers, *added], body)
+        await respond(send, status, [*headers, *added], body, receive if closing else None)
 
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
@@ -162,10 +159,9 @@ class HttpApp:
         closes = request.closes or health.closing or (b"expect" in headers and not request.body_complete)
         if begun:
             await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
-        elif closes and not request.body_complete:
-            await respond_and_close(send, status, header_list(head, closes), body, receive)
         else:
-            await respond(send, status, header_list(head, closes), body)
+            unread = receive if closes and not request.body_complete else None
+            await respond(send, status, header_list(head, closes), body, unread)
 
     async def _bring_body(self, request: Request, scope: Scope, receive: Receive) -> None:
         """Give the request its body, unless it is answered without."""
