@@ -88,11 +88,14 @@ class FrontReader:
             self._threads.add(_Reading(self._threads, self, preprocessor, klass))
 
     def take(self, preprocessor: Reader, klass: Klass) -> list[_Unread]:
-        """The calls to read next. What is left waits for another thread."""
-        queue = self._waiting[preprocessor, klass]
-        batch = _next_batch(queue, preprocessor.reads_texts)
-        for one in batch:
+        """The calls to read next; none if all have left. What is left waits for another thread."""
+        queue, size = self._waiting[preprocessor, klass], 0
+        batch: list[_Unread] = []
+        while queue and (not batch or (preprocessor.reads_texts and size + queue[0].size <= _BATCH_BYTES)):
+            one = queue.popleft()
             one.queue = None
+            batch.append(one)
+            size += one.size
         if queue:
             self._threads.add(_Reading(self._threads, self, preprocessor, klass))
         else:
@@ -121,17 +124,6 @@ class _Reading(Work):
     def failed(self, error: BaseException) -> None:
         for one in self._batch:
             one.waiter.set_exception(error)
-
-
-def _next_batch(waiting: Queue, many: bool) -> list[_Unread]:
-    if not waiting:  # all have left
-        return []
-    batch = [waiting.popleft()]
-    size = batch[0].size
-    while many and waiting and size + waiting[0].size <= _BATCH_BYTES:
-        batch.append(waiting.popleft())
-        size += batch[-1].size
-    return batch
 
 
 def read_each(preprocessor: Reader, calls: Sequence[Sequence[Array]]) -> list[Translated | BaseException]:
