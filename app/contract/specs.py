@@ -143,7 +143,6 @@ class Batching(BaseModel):
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
     #: For the policy dva_load: its T_comp_wait as a multiple of the time of one row alone.
     complete_wait: float = Field(default=0.1, ge=0, allow_inf_nan=False)
-    #: Of the model's real-time rows, relative to those of other models.
 
     @field_validator("length_buckets")
     @classmethod

@@ -124,10 +124,6 @@ class Hub:
         """End all streams with a last message."""
         self._end("the server has stopped")
 
-    @property
-    def watchers(self) -> int:
-        return len(self._watchers)
-
     def _join(self, watcher: Watcher) -> None:
         watcher.send(self._hello)
         watcher.send(self._history_message())

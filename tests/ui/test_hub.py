@@ -83,7 +83,7 @@ async def test_nothing_is_asked_while_nobody_watches() -> None:
         assert rig.source.heard is not None
     asked = rig.source.asked
     await rig.loop.passes(2 * S)
-    assert (rig.source.asked, rig.source.heard, rig.hub.watchers) == (asked, None, 0)
+    assert (rig.source.asked, rig.source.heard, len(rig.hub._watchers)) == (asked, None, 0)
 
 
 @virtual
@@ -146,7 +146,7 @@ async def test_the_stream_ends_when_the_server_drains() -> None:
         assert await next_of(watcher) == ("bye", {"reason": "the server is shutting down"})
         with pytest.raises(StopAsyncIteration):
             await anext(watcher)
-        assert (rig.hub.watchers, rig.source.heard) == (0, None)
+        assert (len(rig.hub._watchers), rig.source.heard) == (0, None)
         with pytest.raises(NotReady), rig.hub.watching():
             pass
 
@@ -159,6 +159,6 @@ async def test_no_more_than_so_many_watch() -> None:
             stack.enter_context(rig.hub.watching())
         with pytest.raises(QueueFull, match="pages watch already"), rig.hub.watching():
             pass
-        assert rig.hub.watchers == MOST_WATCHERS
+        assert len(rig.hub._watchers) == MOST_WATCHERS
     with rig.hub.watching():
-        assert rig.hub.watchers == 1
+        assert len(rig.hub._watchers) == 1

@@ -28,17 +28,10 @@ from app.values.tensors import shown
 log = logging.getLogger("starling.http")
 
 #: The extensions that work here, by Triton's names. Clients use a feature only if it is listed.
-EXTENSIONS = (
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-)
-
-_METADATA = {"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)}
+_EXTENSIONS = [
+    "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
+    "binary_tensor_data", "parameters", "statistics",
+]  # fmt: skip
 
 #: Bytes. Control bodies hold a few parameters. Only a `file:` override is larger, and those are refused.
 MAX_CONTROL_BODY = 1 << 20
@@ -73,7 +66,7 @@ async def metrics(request: Request) -> Response:
 
 @router.api_route("/v2", methods=["GET", "HEAD"])
 async def server_metadata() -> JSONResponse:
-    return JSONResponse(_METADATA)
+    return JSONResponse({"name": "starling", "version": __version__, "extensions": _EXTENSIONS})
 
 
 @router.post("/v2/repository/index")
