@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -37,21 +36,23 @@ FIELDS = (
 )  # fmt: skip
 _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "began", "took", "batches"))
 
-#: What of a model's gauges the message `models` has.
-_STEADY = attrgetter("stats.model", "stats.version", "program", "plan")
 _MOST_WAITING = 128  # waiting rows up to which a table is sent: beyond that its decision no longer changes
 
 
 class ModelsState(NamedTuple):
-    """The input of the message `models`, which is sent again when this has changed. `plans`: by _STEADY."""
+    """The input of the message `models`, which is sent again when this has changed.
+
+    `plans`: the newest program of each version and its plan, by model and version.
+    """
 
     entries: Sequence[IndexEntry]
-    plans: Sequence[tuple[str, str, int, Plan]]
+    plans: Mapping[tuple[str, str], tuple[int, Plan]]
 
 
 def models_state(index: Sequence[IndexEntry], snapshot: Snapshot) -> ModelsState:
     """The present state, without values that each tick has anyway."""
-    return ModelsState(list(index), list(map(_STEADY, snapshot.models)))
+    plans = {(one.stats.model, one.stats.version): (one.program, one.plan) for one in snapshot.models}
+    return ModelsState(list(index), plans)
 
 
 def encoded(name: str, event: Event) -> bytes:
@@ -74,15 +75,12 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
 def models(now: ModelsState, ready: Sequence[Served]) -> Event:
     """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
-    plans = {
-        (name, version): (program, plan) for name, version, program, plan in now.plans
-    }  # the newest program of a version is last
     lines = []
     for entry in now.entries:
         key = (entry.name, entry.version)
         line: Event = {**entry.as_dict()}
-        if key in served and key in plans:
-            line |= _described(served[key]) | _planned(*plans[key], served[key].info.batching.max_batch)
+        if key in served and key in now.plans:
+            line |= _described(served[key]) | _planned(*now.plans[key], served[key].info.batching.max_batch)
         lines.append(line)
     return {"models": lines}
 
