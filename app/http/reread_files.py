@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_Signature = tuple[tuple[int, int, int, int] | None, ...]
-
 
 class WatchedFiles:
     """Follows symbolic links: Kubernetes replaces a secret by swapping the link to its folder."""
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
-        self._seen = self._signature()
+        self._seen = list(map(_signature, paths))
 
     def changed(self) -> bool:
         """Whether a file has changed since the last call, or since the start. Costs one system call per file.
 
         Call this first and read the file afterwards: the next call then notices what is written in between.
         """
-        now = self._signature()
+        now = list(map(_signature, self._paths))
         before, self._seen = self._seen, now
         return now != before
-
-    def _signature(self) -> _Signature:
-        return tuple(_signature(path) for path in self._paths)
 
 
 def _signature(path: Path) -> tuple[int, int, int, int] | None:
