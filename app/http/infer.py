@@ -33,7 +33,7 @@ from app.http.codecs.v2_decode import may_name_class
 from app.http.errors import error_parts
 from app.http.inference_routes import CLASS_BY_NAME, NO_OPTIONS, X_CLASS, parse_class, parse_query
 from app.http.keys import check_permitted
-from app.http.request import Request, Response
+from app.http.request import BODY, Request, Response
 from app.http.streaming import pieces, stream_head
 
 log = logging.getLogger("starling.http")
@@ -47,7 +47,7 @@ async def infer(request: Request) -> Response:
     """Answer the request, with an error if anything fails."""
     try:
         served = admitted(request)
-        body = request.body if request.body is not None else await request.whole_body()
+        body = request.body if request.body is not None else await wait(BODY)
         if b"content-encoding" in request.headers:
             body = await inflated(request, body)
         if served is None:

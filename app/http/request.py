@@ -8,10 +8,10 @@ connection brings the body, the engine's driver the answer, and each of them run
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter, wait
+from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
 from app.errors import BodyTimeout, ClientGone
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
@@ -37,7 +37,8 @@ class _Body:
         heir.set_result(None)
 
 
-_BODY = _Body()
+#: What the coroutine waits for that needs the body.
+BODY = _Body()
 
 
 class _HeldBytes:
@@ -98,12 +99,6 @@ class Request(Exchange):
             resources.id_format % next(resources.ids)
         )
         self._coroutine: Coroutine[Pending, Any, Response] | None = resources.handler(self)
-
-    # for the coroutine
-
-    def whole_body(self) -> Awaitable[bytes]:
-        """The body that has not arrived yet."""
-        return wait(_BODY)
 
     # for whoever has what it waits for
 
