@@ -13,6 +13,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -92,10 +93,6 @@ def allow_open_files(connections: int) -> int | None:
     At the limit no connection is accepted any more, not even a probe's. The soft limit is often 1,024, and the hard
     limit far higher.
     """
-    try:
-        import resource  # of Unix alone
-    except ImportError:
-        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import struct
+import termios
 from collections.abc import Callable, Collection, Iterable
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -123,11 +125,8 @@ def unacknowledged(transport: asyncio.Transport) -> int:
     Bytes in the transport's own buffer are not counted, but that is empty whenever the kernel's queue is.
     """
     try:
-        import fcntl  # of Unix alone
-        import termios
-
         descriptor = transport.get_extra_info("socket").fileno()
         (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
-    except (AttributeError, ImportError, OSError):
+    except (AttributeError, OSError):
         return 0
     return int(count)
