@@ -181,16 +181,12 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _threads_fit(self) -> Settings:
+    def _fits_together(self) -> Settings:
         cores = cpu_cores()
         if self.threads is not None and self.threads > cores:
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
         if any(capacity < 1 for capacity in self.workers):
             raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
-        return self
-
-    @model_validator(mode="after")
-    def _key_has_a_certificate(self) -> Settings:
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError("tls_cert: expected a certificate beside tls_key")
         return self
