@@ -49,7 +49,7 @@ OURS: dict[str, set[str] | None] = {
 BESIDE: dict[str, tuple[set[str], set[str] | None]] = {
     "planner": ({"planner"}, {"scheduler"}),
     "planner/commands": ({"planner", "loadtest"}, None),
-    "loadtest/generator": ({"planner", "loadtest"}, {"errors", "scheduler", "cli"}),  # of cli options
+    "loadtest/generator": ({"planner", "loadtest"}, {"errors", "scheduler"}),
 }
 #: Of a folder -> what of another it may import, where that is not all. The live page is HTTP, too: it serves files and
 #: shows examples as /docs does, and knows nothing of calls.

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,7 +16,6 @@ import typer
 from pydantic.fields import FieldInfo
 
 from app import __version__, process
-from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
 from app.settings import Settings, repeated_models, settings_from, unknown_variables
@@ -158,7 +158,8 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` one typer option per field of Settings."""
     panel = None
     place = typer.Argument(help="As --models.", metavar="[DIR]", show_default=False)
-    parameters = [option("folder", Annotated[str | None, place], None)]
+    option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = [option("folder", annotation=Annotated[str | None, place])]
     for name, field in Settings.model_fields.items():
         panel = _PANELS.get(name, panel)
         flag = typer.Option(
@@ -171,7 +172,7 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
             metavar=_metavar(name, field),
         )
         kind: Any = _kind(field)
-        parameters.append(option(name, Annotated[kind, flag], None))
+        parameters.append(option(name, annotation=Annotated[kind, flag]))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 

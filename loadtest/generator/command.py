@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import filled
 from app.errors import ConfigError, as_config_error
+from planner.commands.filled import filled
 
 if TYPE_CHECKING:
     from loadtest.generator.plan import BenchPlan

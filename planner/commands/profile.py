@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import filled
 from app.errors import ConfigError, as_config_error
 from app.machine import cpu_cores
+from planner.commands.filled import filled
 from planner.commands.options import (
     DeviceOption,
     ExtraOption,

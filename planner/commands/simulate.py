@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import filled
 from app.errors import as_config_error
+from planner.commands.filled import filled
 from planner.commands.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from planner.commands.output import print_json, progress, tabulated
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli.options import filled
 from app.errors import ConfigError, as_config_error
 from app.machine import cpu_cores
+from planner.commands.filled import filled
 from planner.commands.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from planner.commands.output import print_json, progress
 from planner.commands.size_profiles import (

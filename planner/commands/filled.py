@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 
-def option(name: str, annotation: object, default: object = inspect.Parameter.empty) -> inspect.Parameter:
+def _option(name: str, annotation: object, default: object = inspect.Parameter.empty) -> inspect.Parameter:
     """A parameter as typer reads it. `annotation`: Annotated with typer's Option or Argument."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -29,9 +29,9 @@ def filled(command: Callable[..., None]) -> Callable[..., None]:
         filled_in = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         command(**given, **{name: filled_in})
 
-    options = [option(other, hints[other]) for other in inspect.signature(command).parameters if other != name]
+    options = [_option(other, hints[other]) for other in inspect.signature(command).parameters if other != name]
     for field in fields(kind):
         default = () if field.default is MISSING else (field.default,)
-        options.append(option(field.name, kinds[field.name], *default))
+        options.append(_option(field.name, kinds[field.name], *default))
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return call
