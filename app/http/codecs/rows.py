@@ -11,17 +11,25 @@ is a row of its BYTES input.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.contract import Answer, Served
-from app.errors import BadRequest
+import numpy as np
+import orjson
+
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+from app.errors import BadRequest, ModelFailed, StarlingError, text_of
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, json_parts
-from app.http.codecs.present import json_text, own_rows, plain_rows, present_rows
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
+from app.values.tensors import to_json
+
+#: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
+Rows = Array | list[Array]
+_PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class V1(Codec):
@@ -103,3 +111,105 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
         if served.model.takes_fields:
             why = "JSON and .npy files are not decoded"
         raise BadRequest(f"part {name!r}: expected files without form fields beside them, since {why}")
+
+
+# outputs as rows, with labels for scores, or by the model's own `present`
+
+
+def own_rows(served: Served, call: DecodedCall, answer: Answer) -> list[Rows]:
+    """The outputs, with each row cut to its own lengths: those of its inputs, and the steps that it ran."""
+    own = dict((served.model.front is None and call.own_lengths) or {})
+    if answer.lengths is not None and len(answer.lengths) > 1:
+        own |= dict.fromkeys(served.info.own_axes, answer.lengths)
+    return [_cut(spec, values, own) for spec, values in zip(served.info.outputs, answer.outputs, strict=True)]
+
+
+def _cut(spec: TensorSpec, values: Array, own: Mapping[str, Sequence[int]]) -> Rows:
+    if own.keys().isdisjoint(spec.axes):
+        return values
+    return [
+        row[tuple(slice(own[axis][place] if axis in own else None) for axis in spec.axes)]
+        for place, row in enumerate(values)
+    ]
+
+
+def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> Any:
+    """The answer for `json_text`: one value, or a list with one per row.
+
+    `outputs` as `own_rows` has them. Raises ModelFailed if the model's `present` raises.
+    """
+    info = served.info
+    present = served.model.present
+    if present is None:
+        columns = [(spec, json_rows(spec, array)) for spec, array in zip(info.outputs, outputs, strict=True)]
+        rows = [{spec.name: _labelled(spec, column[row]) for spec, column in columns} for row in range(call.rows)]
+    else:
+        rows = []
+        for row in range(call.rows):
+            named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
+            try:
+                rows.append(present(named))
+            except StarlingError:
+                raise
+            except BaseException as exc:  # the model's code may raise anything
+                raise ModelFailed(f"model {info.name}: its present failed: {text_of(exc)}", cause=exc) from exc
+    return rows[0] if call.single else rows
+
+
+def plain_rows(info: ModelInfo, outputs: Sequence[Rows]) -> Any:
+    """The rows for `json_text`: the values of the only output, or an object by output name for each row."""
+    columns = {spec.name: json_rows(spec, array) for spec, array in zip(info.outputs, outputs, strict=True)}
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return [{name: column[row] for name, column in columns.items()} for row in range(len(outputs[0]))]
+
+
+def json_text(value: Any, model: str) -> bytes:
+    """A value as JSON. It may contain arrays, and anything that a model's `present` returned.
+
+    NaN and infinities become null. Raises ModelFailed for what JSON does not have.
+    """
+    try:
+        return orjson.dumps(value, option=_PLAIN)
+    except TypeError:  # bytes, which `_plain` decodes, or a type that JSON does not have
+        pass
+    try:
+        return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
+    except (TypeError, RecursionError) as error:  # half of a surrogate pair, an integer above 64 bits, a cycle
+        raise ModelFailed(f"model {model}: its present returned what is no JSON: {error}") from None
+
+
+def json_rows(spec: TensorSpec, array: Rows) -> Any:
+    """The rows of an output, see `to_json`. BF16 becomes FP32."""
+    if isinstance(array, list):
+        return [json_rows(spec, row) for row in array]
+    if spec.datatype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return to_json(array, spec.name)
+
+
+def _labelled(spec: TensorSpec, value: Any) -> Any:
+    """A vector of scores of an output with labels, as an object with the label of the highest; null if that is NaN."""
+    if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
+        return value
+    best = int(np.argmax(value))  # NaN counts as the highest
+    return {"label": None if np.isnan(value[best]) else spec.labels[best], "scores": value}
+
+
+def _plain(value: Any, model: str, path: str) -> Any:
+    """Convert a value to types that orjson writes. Raises as `json_text`."""
+    if isinstance(value, np.ndarray):
+        return to_json(value, path)
+    if isinstance(value, float | np.floating):
+        return value  # float32 is kept, so that 0.1 is written as 0.1
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        return to_json(np.array([value], object), path)[0]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, model, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, model, f"{path}[{i}]") for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ModelFailed(f"model {model}: its present returned a {type(value).__name__} at {path}, which JSON has not")

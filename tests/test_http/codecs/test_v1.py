@@ -13,8 +13,7 @@ import pytest
 from app.contract import Answer
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.present import json_text, own_rows, plain_rows, present_rows
-from app.http.codecs.rows import V1
+from app.http.codecs.rows import V1, json_text, own_rows, plain_rows, present_rows
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS
