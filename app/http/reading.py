@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from app.contract import Array, Klass, Reader, Translated, Waiter, wait
@@ -22,23 +23,21 @@ _BATCH_BYTES = 8 << 10  # most bytes read together, unless the first call alone 
 Queue = deque["_Unread"]
 
 
+@dataclass(slots=True, eq=False)
 class _Unread:
     """The inputs of one call, `size` bytes, until they are read. Implements contract.Pending."""
 
-    def __init__(
-        self, reader: FrontReader, preprocessor: Reader, klass: Klass, sent: Sequence[Array], size: int
-    ) -> None:
-        self.preprocessor = preprocessor
-        self.klass = klass
-        self.sent = sent
-        self.size = size
-        self.waiter: Waiter
-        self.queue: Queue | None = None  # while it waits there
-        self._reader = reader
+    reader: FrontReader
+    preprocessor: Reader
+    klass: Klass
+    sent: Sequence[Array]
+    size: int
+    waiter: Waiter = field(init=False)
+    queue: Queue | None = None  # while it waits there
 
     def submit(self, waiter: Waiter) -> None:
         self.waiter = waiter
-        self._reader.add(self)
+        self.reader.add(self)
 
     def abandon(self, heir: Waiter) -> None:
         self.waiter = heir

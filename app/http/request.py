@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
@@ -41,15 +42,15 @@ class _Body:
 BODY = _Body()
 
 
+@dataclass(slots=True, eq=False)
 class _HeldBytes:
     """Bytes of a body that are counted as held until what uses them has ended. Implements contract.Waiter."""
 
-    def __init__(self, bodies: BodyReader, held: int) -> None:
-        self._bodies = bodies
-        self._held = held
+    bodies: BodyReader
+    held: int
 
     def set_result(self, value: object) -> None:
-        self._bodies.held -= self._held
+        self.bodies.held -= self.held
 
     set_exception = set_result
 

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.contract import Klass, Pending, Served
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("starling.http")
 
 
+@dataclass(eq=False)
 class Resources:
     """Made once for a server; used on the event loop.
 
@@ -34,36 +36,28 @@ class Resources:
     `rejected` counts, by error code, requests that belong to no model. `errors`: the last ones, for the live page.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        auth: Auth,
-        connections: Callable[[], int],
-        access_log: bool = False,
-        tracer: Tracer | None = None,
-        cors: Cors | None = None,
-        root_path: str = "",
-    ) -> None:
-        self.limits = limits
-        self.auth = auth
-        self.connections = connections
-        self.access_log = access_log
-        self.tracer = tracer
-        self.cors = cors
-        self.root_path = root_path  # the prefix that an ingress may leave on paths
+    limits: Limits
+    _: KW_ONLY
+    auth: Auth
+    connections: Callable[[], int]
+    access_log: bool = False
+    tracer: Tracer | None = None
+    cors: Cors | None = None
+    root_path: str = ""  # the prefix that an ingress may leave on paths
+
+    def __post_init__(self) -> None:
         self.rejected: Counter[str] = Counter()
         self.errors = LastErrors()
-        self.keyed = auth.keys is not None
+        self.keyed = self.auth.keys is not None
         #: Answers inference requests: `infer`, and what HttpApp wraps around it.
         self.handler: Callable[[Any], Coroutine[Pending, Any, Any]]
-        self.bodies = BodyReader(limits)
-        self.threads = HelperThreads(limits.threads)
+        self.bodies = BodyReader(self.limits)
+        self.threads = HelperThreads(self.limits.threads)
         #: For JSON: a parser holds the interpreter lock for milliseconds, so two at once only delay everything else.
         self.parser = HelperThreads(1)
         self.front_reader = FrontReader(self.threads)
         self.shares = Shares()
-        self.refusals = RefusalQueue(connections)
+        self.refusals = RefusalQueue(self.connections)
         self._causes = CauseLog(log)
         # Ids of requests that came without one: `id_format % next(ids)`.
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()

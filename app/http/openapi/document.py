@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,14 @@ _POLICY = (
 _FEW = 512  # values of a row up to which examples have more than one
 
 
+@dataclass(kw_only=True)
 class Document:
     """`keyed`: requests need a key; `admin`: loading and unloading does. `root_path`: the prefix of an ingress."""
 
-    def __init__(self, *, keyed: bool = False, admin: bool = False, root_path: str = "") -> None:
-        self._keyed = keyed
-        self._admin = admin
-        self._root_path = root_path
-        self._known: tuple[list[ModelInfo], StaticContent] | None = None
+    keyed: bool = False
+    admin: bool = False
+    root_path: str = ""
+    _known: tuple[list[ModelInfo], StaticContent] | None = field(default=None, init=False)
 
     def content(self, served: Sequence[Served]) -> StaticContent:
         """The document for these models. To make it takes milliseconds for each: not for the event loop."""
@@ -78,12 +79,12 @@ class Document:
             "tags"
         ]
         document["components"]["parameters"]["model"]["schema"]["examples"] = names
-        if self._root_path:
-            document["servers"] = [{"url": self._root_path}]
+        if self.root_path:
+            document["servers"] = [{"url": self.root_path}]
         keys: list[Node] = [{name: []} for name in document["components"]["securitySchemes"]]
-        if self._keyed:
+        if self.keyed:
             document["security"] = keys
-        if self._keyed or self._admin:
+        if self.keyed or self.admin:
             for path in (path for path in any_model if path.startswith(_REPOSITORY)):
                 any_model[path]["post"]["security"] = keys
         else:
