@@ -262,23 +262,19 @@ def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tup
     wanted = (request.get("parameters") or {}).get("binary_data_output", False)
     binary = _boolean(wanted, "parameters.binary_data_output")
     index_of = {spec.name: index for index, spec in enumerate(specs)}
-    if outputs is None or outputs == []:
-        return [(index, binary or specs[index].datatype == "BF16") for index in range(len(specs))]
-    if type(outputs) is not list:
+    if outputs is not None and type(outputs) is not list:
         raise BadRequest("outputs: expected a list")
-    asked: list[tuple[int, bool]] = []
-    for position, output in enumerate(outputs):
+    asked: dict[int, bool] = {} if outputs else dict.fromkeys(index_of.values(), binary)
+    for position, output in enumerate(outputs or ()):
         if type(output) is not dict:
             raise BadRequest(f"outputs[{position}]: expected an object with name")
         name = output.get("name")
         if type(name) is not str or name not in index_of:
             raise BadRequest(f"outputs[{position}].name: expected one of {', '.join(index_of)}, got {shown(name)}")
         where = f"outputs[{position}] ({name})"
-        if any(index == index_of[name] for index, _ in asked):
+        if index_of[name] in asked:
             raise BadRequest(f"{where}.name: asked for twice")
         given = output.get("parameters") or None
         parameters = _parameters(request, given, f"{where}.parameters", _UNSUPPORTED_TENSOR)
-        as_binary = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
-        index = index_of[name]
-        asked.append((index, as_binary or specs[index].datatype == "BF16"))
-    return asked
+        asked[index_of[name]] = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
+    return [(index, as_binary or specs[index].datatype == "BF16") for index, as_binary in asked.items()]
