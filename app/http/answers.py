@@ -35,8 +35,7 @@ def wanted_encoding(accept: bytes | None, size: int) -> str | None:
 
 def compress(body: bytes, encoding: str) -> bytes:
     """Compress at level 1: higher levels hardly shrink tensors further. Slow: large answers need a helper thread."""
-    compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
-    return compressor.compress(body) + compressor.flush()
+    return zlib.compress(body, 1, 31 if encoding == "gzip" else 15)
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, unread: Receive | None = None) -> None:
