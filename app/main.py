@@ -100,7 +100,12 @@ def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> 
     """Raises as `create_app`."""
     with as_config_error():
         policy_class(settings.policy or Batching().policy)
-    auth = _auth(settings)
+    auth = Auth(
+        keys_of("api_key", settings.api_key, settings.api_key_file),
+        keys_of("admin_key", settings.admin_key, settings.admin_key_file),
+        control=settings.model_control,
+        origins=settings.cors_origins,
+    )
     lifecycle.tick_callbacks.append(auth.reread)
     https = settings.tls_cert is not None
     tracer = tracer_of(settings.otlp_endpoint, __version__, os.environ, https=https)
@@ -180,7 +185,8 @@ async def _lifespan(
 
 
 def _registry(prepared: _Prepared, engine: Engine) -> Registry:
-    overrides = _overrides(prepared.settings)
+    # flags and variables override every model.toml
+    overrides = {name: value for name in _OVERRIDES if (value := getattr(prepared.settings, name)) is not None}
     return Registry(
         partial(_start, engine, prepared.collector),
         partial(_stop, engine, prepared.collector),
@@ -188,21 +194,6 @@ def _registry(prepared: _Prepared, engine: Engine) -> Registry:
         partial(_load, prepared.collector, overrides=overrides),
         prepared.collector.models_changed,
     )
-
-
-def _auth(settings: Settings) -> Auth:
-    return Auth(
-        keys_of("api_key", settings.api_key, settings.api_key_file),
-        keys_of("admin_key", settings.admin_key, settings.admin_key_file),
-        control=settings.model_control,
-        origins=settings.cors_origins,
-    )
-
-
-def _overrides(settings: Settings) -> dict[str, object]:
-    """The settings of models that are given as flags or variables. They override every model.toml."""
-    values = {name: getattr(settings, name) for name in _OVERRIDES}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _about(device: Device, auth: Auth, device_memory: int | None) -> dict[str, Any]:
