@@ -17,7 +17,6 @@ from fastapi import FastAPI
 
 from app.contract import awaited
 from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
-from app.http.absent_routes import has_openai_form
 from app.http.answers import header_list, respond
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Message, Receive, Scope, Send, client_request_id
@@ -27,7 +26,7 @@ from app.http.errors import error_parts
 from app.http.infer import infer
 from app.http.inference_routes import Route, find_route
 from app.http.layers import layered, log_request
-from app.http.prefix import path_redirect, scope_under_prefix, strip_prefix
+from app.http.paths import has_openai_form, path_redirect, scope_under_prefix, strip_prefix
 from app.http.request import FastPath, Request
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier

@@ -17,10 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app.errors import BodyTimeout, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
-from app.http.absent_routes import has_openai_form, instead_of
 from app.http.body import Headers
 from app.http.inference_routes import WITHOUT_MODEL
-from app.http.prefix import strip_prefix
+from app.http.paths import has_openai_form, instead_of, strip_prefix
 
 #: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}

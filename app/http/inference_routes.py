@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 
 from app.contract import CLASSES, Klass
 from app.errors import BadRequest
-from app.http.absent_routes import has_openai_form
 from app.http.codecs.base import Codec
 from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
@@ -24,6 +23,7 @@ from app.http.codecs.rows import V1, Friendly
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
+from app.http.paths import has_openai_form
 from app.values.tensors import shown
 
 #: The codec of each path. Paths of V2 and V1 also exist with a version after the model.

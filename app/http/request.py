@@ -17,7 +17,7 @@ from app.errors import BodyTimeout, ClientGone
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import NO_OPTIONS, Route, find_route
-from app.http.prefix import strip_prefix
+from app.http.paths import strip_prefix
 from app.http.resources import Resources
 
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number

@@ -63,20 +63,17 @@ class Gauges:
     plan: Plan = Plan()
 
     def classes(self) -> dict[str, dict[str, Any]]:
-        """The statistics of each class in `shown`."""
+        """The statistics of the default class, and of those with ended or waiting calls."""
+        calls = self.stats.calls
+        waiting = [name for name, rows in self.waiting.items() if rows and name not in calls]
         return {
             klass: {
                 "queue_length": self.waiting.get(klass, 0),
                 **({"oldest_ms": self.oldest_ns / 1e6} if klass == BEST_EFFORT else {}),
-                **self.stats.calls.get(klass, CallStats()).as_dict(),
+                **calls.get(klass, CallStats()).as_dict(),
             }
-            for klass in self.shown()
+            for klass in [*calls, *waiting]
         }
-
-    def shown(self) -> list[str]:
-        """The classes to show: the default, and those with ended or waiting calls."""
-        first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
-        return [*self.stats.calls, *first]
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.errors import install_error_handlers
 from app.http.keys import keys_of
-from app.http.prefix import path_redirect, strip_prefix
+from app.http.paths import path_redirect, strip_prefix
 from app.http.resources import Resources
 from app.http.routes import control
 from app.lifecycle import Lifecycle
