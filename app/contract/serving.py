@@ -69,12 +69,11 @@ class Lease(Protocol):
 class Served(Protocol):
     """One loaded, warmed-up version of a model, as HTTP sees it."""
 
-    @property
-    def info(self) -> ModelInfo:
-        """The model as clients see it: its own info, or `Front.client_info`."""
+    #: The model as clients see it: its own info, or `Front.client_info`.
+    info: ModelInfo
+    model: Model
+    klass: Klass  # of calls that name none
 
-    @property
-    def model(self) -> Model: ...
     @property
     def example(self) -> SampleRow | None:
         """A row that worked when the model was tried: the owner's first sample, or a made-up one. None: none worked.
@@ -85,10 +84,6 @@ class Served(Protocol):
     @property
     def untried(self) -> Exception | None:
         """The error that the model raised on every made-up row, until a request has been answered; else None."""
-
-    @property
-    def klass(self) -> Klass:
-        """The class of calls that name none."""
 
     def has_room(self, klass: Klass, rows: int = 1) -> bool:
         """A quick test whether a call of `rows` rows without a deadline would be admitted now.

@@ -61,8 +61,8 @@ class Watcher:
 class Source(Protocol):
     """The engine, as the hub sees it."""
 
-    @property
-    def clock(self) -> Callable[[], int]: ...
+    clock: Callable[[], int]
+
     def snapshot(self) -> Snapshot: ...
     def watch(self, on_unit_end: OnUnitEnd | None) -> None: ...
 
