@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.config
 import sys
 import textwrap
 import time
@@ -91,22 +90,18 @@ def _one_word(value: object) -> str:
 def configure(level: str, style: str, access: bool) -> None:
     """Set up logging for the process. `style` is "text" or "json"; `access`: one line per HTTP request."""
     logging.captureWarnings(True)
-    logging.config.dictConfig(
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {"line": {"()": JsonFormatter if style == "json" else TextFormatter}},
-            "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "line"}},
-            "root": {"handlers": ["out"], "level": "WARNING"},
-            "loggers": {
-                "starling": {"level": level.upper()},
-                "python_multipart": {"level": "ERROR"},  # it warns of every malformed upload, which could fill the disk
-                "opentelemetry.trace": {"level": "ERROR"},  # it warns of every malformed `tracestate`
-                "uvicorn": {"level": "WARNING"},
-                ACCESS: {"level": "INFO" if access else "WARNING"},
-            },
-        }
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    logging.basicConfig(level="WARNING", handlers=[handler], force=True)
+    levels = {
+        "starling": level.upper(),
+        "python_multipart": "ERROR",  # it warns of every malformed upload, which could fill the disk
+        "opentelemetry.trace": "ERROR",  # it warns of every malformed `tracestate`
+        "uvicorn": "WARNING",
+        ACCESS: "INFO" if access else "WARNING",
+    }
+    for name, least in levels.items():
+        logging.getLogger(name).setLevel(least)
 
 
 class CauseLog:
