@@ -27,8 +27,7 @@ from app.errors import (
 from app.http.answers import BINARY, COMPRESS_FROM, COMPRESSED, HEAD, JSON, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.http.body import inflate
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_encode
-from app.http.codecs.text_codec import TextCodec
-from app.http.codecs.truncation import take_cut
+from app.http.codecs.text_codec import TextCodec, take_cut
 from app.http.codecs.v2_decode import may_name_class
 from app.http.errors import error_parts
 from app.http.inference_routes import CLASS_BY_NAME, NO_OPTIONS, X_CLASS, parse_class, parse_query

@@ -13,8 +13,7 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest, bad_field
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import GeneratedText, Stream, event
-from app.http.codecs.text_codec import NO_IDS, TextGeneration, are_ids, flag, texts_or_one, unexpected
-from app.http.codecs.truncation import NAMES
+from app.http.codecs.text_codec import CUT_FIELDS, NO_IDS, TextGeneration, are_ids, flag, texts_or_one, unexpected
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
@@ -90,7 +89,7 @@ class Completions(TextGeneration):
         own = {*_OWN, self.sent}
         given = {name: value for name, value in self.body.items() if name not in own and value is not None}
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
-        _check(served, {name: value for name, value in given.items() if name not in NAMES})
+        _check(served, {name: value for name, value in given.items() if name not in CUT_FIELDS})
         call.parameters = given
 
     # the answer

@@ -13,18 +13,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.contract import Answer, Catalog, Served
+from app.contract import Answer, Catalog, Front, Served, TextCut
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.events import GeneratedText, Stream
-from app.http.codecs.truncation import NAMES, cut_of
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
 from app.values.text_fields import refuse_unknown
 
 TOKENS = "tokens"  # the axis of a task's texts
 NO_IDS = "the model has its own tokenizer"  # why ids are refused
+_SIDES = {"left": True, "right": False}
+#: TEI's, Voyage's and Hugging Face's true and false; Cohere's and NIM's words; the number of tokens, of TGI.
+_CUTS = {"NONE": None, "END": TextCut(left=False), "START": TextCut(left=True)}
+#: What a request says about texts that are too long: to cut them, and where. The names are those of other servers.
+CUT_FIELDS = frozenset({
+    "truncate", "truncation", "truncate_prompt_tokens", "max_tokens_per_doc", "truncation_direction", "truncation_side",
+})  # fmt: skip
 
 
 class TextCodec(Codec):
@@ -83,9 +89,9 @@ class TextCodec(Codec):
         if not self.supports(served):
             raise bad_field("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
         if self.fields is not None:
-            refuse_unknown(self.body, self.fields | NAMES)
+            refuse_unknown(self.body, self.fields | CUT_FIELDS)
         arrays = [np.array([text.encode() for text in texts], object) for texts in self.columns(served)]
-        cutting = {name: self.body[name] for name in NAMES & self.body.keys()}
+        cutting = {name: self.body[name] for name in CUT_FIELDS & self.body.keys()}
         if self.front(served) is None:
             cut_of(cutting, None)  # raises if it asks for a cut
             cutting = {}
@@ -185,3 +191,47 @@ def tokens_of(call: DecodedCall) -> int:
     """The number of tokens in the call's texts; 0 if the model has no tokens."""
     own = (call.own_lengths or {}).get(TOKENS)
     return call.lengths.get(TOKENS, 0) * call.rows if own is None else sum(own)
+
+
+def take_cut(call: DecodedCall, front: Front) -> TextCut | None:
+    """Take the fields of CUT_FIELDS out of the call's parameters; see `cut_of`."""
+    given = call.parameters
+    if not given or CUT_FIELDS.isdisjoint(given):
+        return None
+    call.parameters = {name: value for name, value in given.items() if name not in CUT_FIELDS}
+    return cut_of(given, front)
+
+
+def cut_of(given: Mapping[str, Any], front: Front | None) -> TextCut | None:
+    """What the fields of CUT_FIELDS among these say; None: long texts are refused. Raises BadRequest."""
+    left: bool | None = None
+    for name in ("truncation_direction", "truncation_side"):
+        if (side := given.get(name)) is not None:
+            left = _SIDES.get(side.lower()) if isinstance(side, str) else None
+            if left is None:
+                raise bad_field(name, f"expected left or right, got {shown(side)}")
+    found = [_cut(name, value) for name, value in given.items() if name in CUT_FIELDS and value is not None]
+    cuts = [cut for cut in found if cut is not None]
+    if not cuts:
+        return None
+    if len(cuts) > 1:
+        raise bad_field(cuts[0].name, f"expected nothing beside {cuts[1].name}")
+    (cut,) = cuts
+    if front is None or not front.reader.cuts or (cut.last and len(front.reader.sent) < 2):
+        raise bad_field(cut.name, "not accepted: this model reads texts whole")
+    return TextCut(cut.most, cut.left if left is None else left, cut.last, cut.name)
+
+
+def _cut(name: str, value: Any) -> TextCut | None:
+    if name.startswith("truncation_"):
+        return None
+    if name in ("truncate", "truncation") and (type(value) is bool or isinstance(value, str)):
+        if isinstance(value, str) and value.upper() not in _CUTS:
+            raise bad_field(name, f"expected true, false, NONE, START, END or a number of tokens, got {shown(value)}")
+        cut = _CUTS[value.upper()] if isinstance(value, str) else TextCut() if value else None
+        return None if cut is None else TextCut(None, cut.left, name=name)
+    if name == "truncate_prompt_tokens" and value == -1 and type(value) is int:
+        return TextCut(name=name)
+    if type(value) is not int or value < 1:
+        raise bad_field(name, f"expected a number of at least 1, got {shown(value)}")
+    return TextCut(value, last=name == "max_tokens_per_doc", name=name)

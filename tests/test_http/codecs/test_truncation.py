@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import BadRequest
-from app.http.codecs.truncation import cut_of
+from app.http.codecs.text_codec import cut_of
 
 CUTS: dict[str, Any] = {"truncate": True, "truncate_prompt_tokens": 4, "max_tokens_per_doc": 5}
 
