@@ -18,8 +18,7 @@ from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
-from app.http.reading import FrontReader
-from app.http.threads import HelperThreads
+from app.http.threads import FrontReader, HelperThreads
 from app.observe.logs import CauseLog, LastErrors, fields
 
 if TYPE_CHECKING:

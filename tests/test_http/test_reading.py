@@ -13,8 +13,7 @@ from resumed import running
 
 from app.contract import Answers, Array, Front, Klass, Model, ModelInfo, Reader, TextCut, Translated
 from app.errors import BadText
-from app.http.reading import FrontReader
-from app.http.threads import HelperThreads
+from app.http.threads import FrontReader, HelperThreads
 
 from .catalog import spec
 from .echo import Echo, MakeCaller
