@@ -120,12 +120,8 @@ class Server(uvicorn.Server):
         faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True, file=self._crash_output)
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._reported_stuck:
-            log.error(
-                "%s; where its threads are:\n%s",
-                stuck,
-                process.thread_stacks("worker", "launch"),
-                extra={"lines": True},
-            )
+            stacks = process.thread_stacks("worker", "launch")
+            log.error("%s; where its threads are:\n%s", stuck, stacks, extra={"lines": True})
         self._reported_stuck = stuck is not None
         if stuck is not None and self._lifecycle.closing and not self.should_exit:
             self._give_up(f"the server has stopped before this call was answered: {stuck}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 import numpy as np
 import orjson
@@ -63,16 +62,10 @@ class Embeddings(TextCodec):
         tokens = tokens_of(call)
         (vectors,) = answer.outputs
         size = self.body.get("dimensions") or (vectors.shape[1] if self.body.get("normalize") else None)
-        vectors = to_json(_cut(vectors, size), "embedding")
-        as_text = self.body.get("encoding_format") == "base64"
-        data: list[dict[str, Any]] = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if as_text else vector,
-            }
-            for index, vector in enumerate(vectors)
-        ]
+        given = to_json(_cut(vectors, size), "embedding")
+        if self.body.get("encoding_format") == "base64":
+            given = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in given]
+        data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(given)]
         found = {
             "object": "list",
             "data": data,

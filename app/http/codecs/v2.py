@@ -7,6 +7,7 @@ before binary tensors that has been decoded before. `v2_decode` decodes all othe
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -150,12 +151,7 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
     if len(info.memo) >= _MOST_HEADERS:
         info.memo.clear()
     size = max((end for _, end in spans), default=0)
-    outputs = None if call.outputs is None else list(call.outputs)
-    kept = DecodedCall(
-        call.rows, [], dict(call.lengths), call.priority, call.timeout_us, call.total_timeout_us, call.klass,
-        outputs=outputs,
-    )  # fmt: skip
-    info.memo[text] = _Remembered(size, spans, kept)
+    info.memo[text] = _Remembered(size, spans, replace(call, arrays=[]))  # the call itself gets a class and priority
 
 
 def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
