@@ -55,17 +55,14 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_r
             log.warning("model %s:%s does not serve", entry.name, entry.version, **_of(entry.name, entry.version))
         log.info("%s: %s", took, serving, **fields(url=url, serving=len(ready), models=len(names), device=device))
         return
-    lines = []
-    for served in ready:
-        batching = served.info.batching
-        lines.append(
-            f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
-        )
-    # the reason, with the line of code, has been logged as an error
-    lines += [
-        f"UNTRIED {entry.name}:{entry.version}  see the error above" for entry in index if entry.state == "UNTRIED"
+    lines = [
+        f"model   {info.name}:{info.version}  {info.batching.policy}, batches up to {info.batching.max_batch}"
+        for info in (served.info for served in ready)
     ]
-    lines += [f"FAILED  {entry.name}:{entry.version}  see the error above" for entry in failed]
+    # the reason, with the line of code, has been logged as an error
+    untried = [entry for entry in index if entry.state == "UNTRIED"]
+    for state, entries in (("UNTRIED", untried), ("FAILED ", failed)):
+        lines += [f"{state} {entry.name}:{entry.version}  see the error above" for entry in entries]
     lines.append(f"url     {url}" + (f"  (docs at {url}/docs)" if settings.pages else ""))
     if settings.pages:
         lines.append(f"page    {url}/ui")

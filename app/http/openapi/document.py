@@ -75,9 +75,7 @@ class Document:
         document["paths"] = {path: item for name in names for path, item in _of_model(newest[name], any_model)}
         document["paths"] |= any_model
         document["info"]["version"] = __version__
-        document["tags"] = [{"name": name, "description": _about(newest[name].info)} for name in names] + document[
-            "tags"
-        ]
+        document["tags"][:0] = [{"name": name, "description": _about(newest[name].info)} for name in names]
         document["components"]["parameters"]["model"]["schema"]["examples"] = names
         if self.root_path:
             document["servers"] = [{"url": self.root_path}]
