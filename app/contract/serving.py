@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.contract.answers import Answer, Waiter
+from app.contract.answers import Answer, Pending
 from app.contract.models import Model
 from app.contract.specs import Array, ModelInfo, SampleRow
 from app.scheduler.types import Klass
@@ -35,8 +35,12 @@ class ModelCall:
     own_lengths: Mapping[str, Sequence[int]] | None = None
 
 
-class Lease(Protocol):
-    """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager."""
+class Lease(Pending, Protocol):
+    """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager.
+
+    `submit` submits the rows; the waiter receives their outputs, or a leaf of StarlingError. After `abandon` the rows
+    leave when the lease is closed.
+    """
 
     on_close: Callable[[], None] | None  # called once, by `close`
     #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number, a piece, and the
@@ -49,12 +53,6 @@ class Lease(Protocol):
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...
-
-    def submit(self, waiter: Waiter) -> None:
-        """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
-
-    def abandon(self, heir: Waiter) -> None:
-        """See Pending. The rows leave when the lease is closed."""
 
     def run(self) -> Awaitable[Answer]:
         """Submit the rows and wait for their outputs, in a coroutine that is run as `wait` says.
