@@ -13,12 +13,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.connection.idle_connections import IdleConnections
-from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, unacknowledged, without_upgrade
+from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, unacknowledged, without_upgrade
 
 #: In the scope of a request whose chunks or trailers were malformed: the status that the connection has answered.
 BAD_FRAMES = "starling.bad_frames"
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
+_CLOSE_NOTIFY_S = 1.0  # a TLS client that reads has answered by then
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
 _NO_VERSION = ("0.0", "0.9")  # what the parser says of a request line without one
 _SPACE = ord(" ")
@@ -66,7 +67,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._discards_input = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self.idle_since = 0.0  # see idle_connections.IdleConnection
-        self._tls_close: TlsClose | None = None
+        self._tls_timer: asyncio.TimerHandle | None = None
 
     def _log_malformed(self) -> None:
         """At most one line a second for all connections."""
@@ -254,8 +255,19 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def _close_tls(self) -> None:
         """Call this after closing the transport."""
-        if self.scheme == "https" and self._tls_close is None and self.transport.is_closing():
-            self._tls_close = TlsClose(self.loop, self.transport)
+        if self.scheme == "https" and self._tls_timer is None and self.transport.is_closing():
+            self._tls_timer = self.loop.call_later(_CLOSE_NOTIFY_S, self._abort_tls)
+
+    def _abort_tls(self) -> None:
+        """Abort a closing TLS connection whose client has not answered close_notify.
+
+        asyncio waits up to 30 s for the answer. A client that keeps an idle connection in a pool does not read from it,
+        so a server that shuts down would wait all that time. While written bytes have not reached the client, wait on.
+        """
+        if unacknowledged(self.transport):
+            self._tls_timer = self.loop.call_later(_CLOSE_NOTIFY_S, self._abort_tls)
+        else:
+            self.transport.abort()
 
     # the end
 
@@ -278,8 +290,8 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle.lost(self)
-        if self._tls_close is not None:
-            self._tls_close.cancel()
+        if self._tls_timer is not None:
+            self._tls_timer.cancel()
         self._disconnect_answering()
         self.pipeline.clear()
         HttpToolsProtocol.connection_lost(self, exc)

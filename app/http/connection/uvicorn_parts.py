@@ -1,4 +1,4 @@
-"""Parts of PatchedProtocol: flow control, writing answers, declining upgrades, and closing TLS connections."""
+"""Parts of PatchedProtocol: flow control, writing answers, declining upgrades, and what clients have not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _OFFER = (b"upgrade", b"http2-settings")
 _CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
-_WAIT_S = 1.0  # a client that reads has answered by then
 
 
 class PipelineFlow(FlowControl):
@@ -91,32 +90,6 @@ def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[t
         if name not in _OFFER and (value or name != b"connection"):
             lines.append(b"%s: %s" % (name, value))
     return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-class TlsClose:
-    """Aborts one closing TLS connection if its client does not answer close_notify.
-
-    asyncio waits up to 30 s for the answer. A client that keeps an idle connection in a pool does not read from it, so
-    a server that shuts down would wait all that time. The connection is aborted after a second, or later while written
-    bytes have not reached the client.
-    """
-
-    __slots__ = ("_loop", "_timer", "_transport")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
-        self._loop = loop
-        self._transport = transport
-        self._timer = loop.call_later(_WAIT_S, self._abort)
-
-    def cancel(self) -> None:
-        """The connection is closed."""
-        self._timer.cancel()
-
-    def _abort(self) -> None:
-        if unacknowledged(self._transport):
-            self._timer = self._loop.call_later(_WAIT_S, self._abort)
-        else:
-            self._transport.abort()
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
