@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.http.connection.idle_connections import IdleConnections
 from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, unacknowledged, without_upgrade
@@ -26,22 +26,20 @@ _SPACE = ord(" ")
 _LONGEST_HEAD = 64 << 10  # bytes of a head, and of anything else outside bodies, such as trailers
 
 
-def _refusal(status: bytes, why: str) -> bytes:
+def _refusal(status: int, why: str) -> bytes:
     """An answer after which the connection closes."""
     body = json.dumps({"error": why}).encode()
-    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-    return head % (status, len(body), body)
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return STATUS_LINE[status] + head + body
 
 
-_MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
-_HEAD_TOO_LONG = _refusal(
-    b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
-)
-_BAD_VERSION = _refusal(b"400 Bad Request", "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0")
-_NEWER = _refusal(b"505 HTTP Version Not Supported", "expected HTTP/1.1 or HTTP/1.0")
-_BAD_HOST = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
-_HEAD_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
-_BAD_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
+_MALFORMED = _refusal(400, "the request is not valid HTTP/1.1")
+_HEAD_TOO_LONG = _refusal(431, f"the request's head: expected at most {_LONGEST_HEAD} bytes")
+_BAD_VERSION = _refusal(400, "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0")
+_NEWER = _refusal(505, "expected HTTP/1.1 or HTTP/1.0")
+_BAD_HOST = _refusal(400, "Host: expected one, as HTTP/1.1 has it")
+_HEAD_LATE = _refusal(408, "the request's head did not arrive in time")
+_BAD_CODING = _refusal(400, "Transfer-Encoding: expected chunked and nothing else")
 
 
 class PatchedProtocol(HttpToolsProtocol):
