@@ -43,8 +43,8 @@ _TRITON_REASONS = {
 
 #: A sample: labels besides model and version, and the value.
 Sample = tuple[dict[str, str], float]
-#: A family of metrics per model: kind, name, help, and a function that returns the samples of one model.
-Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample]]]
+#: A family of metrics per model: kind, name, help, and a function that returns the samples of one model, or its value.
+Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample] | float]]
 
 
 class Pauses(Protocol):
@@ -120,7 +120,11 @@ def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: s
 def _of_models(families: Iterable[Family], models: list[Gauges], prefix: str = "starling_") -> Iterator[Metric]:
     """The families that have samples."""
     for kind, name, text, samples in families:
-        found = [(_of(one, **labels), value) for one in models for labels, value in samples(one)]
+        found = []
+        for one in models:
+            given = samples(one)
+            of_one = given if isinstance(given, Iterable) else [({}, given)]
+            found += [(_of(one, **labels), value) for labels, value in of_one]
         if found:
             yield _family(kind, name, text, *found, prefix=prefix)
 
@@ -201,11 +205,6 @@ def _add_histogram(family: Metric, histogram: Histogram, bounds: frozenset[str] 
     family.samples.append(Written(f"{name}_sum", labels, histogram.total))
 
 
-def _one(value: Callable[[Gauges], float]) -> Callable[[Gauges], Iterable[Sample]]:
-    """One sample per model."""
-    return lambda gauges: [({}, value(gauges))]
-
-
 def _stage(place: int) -> Callable[[Gauges], Iterable[Sample]]:
     """One sample per stage: rows that wait (`place` 0) or run (1)."""
     return lambda gauges: [({"stage": str(stage)}, rows[place]) for stage, rows in enumerate(gauges.at_stages)]
@@ -259,31 +258,28 @@ def _failures(gauges: Gauges) -> Iterator[Sample]:
 
 
 _OURS: tuple[Family, ...] = (
-    ("counter", "rows_answered", "Rows of calls that were answered.",
-     _one(lambda g: g.stats.rows_answered)),
+    ("counter", "rows_answered", "Rows of calls that were answered.", lambda g: g.stats.rows_answered),
     ("counter", "tokens", "Tokens of rows that have ended, of models that write texts.", _tokens),
     ("counter", "profile_batches", "Batches that measured an idle model; in no other figure.",
-     _one(lambda g: g.stats.profiled.count)),
-    ("counter", "profile_seconds", "What they took to compute.", _one(lambda g: g.stats.profiled.ns / 1e9)),
+     lambda g: g.stats.profiled.count),
+    ("counter", "profile_seconds", "What they took to compute.", lambda g: g.stats.profiled.ns / 1e9),
     ("counter", "demand_seconds", "Device time that calls asked for, refused ones too, at the rate of full batches.",
      lambda g: [({"class": klass}, g.demand_ns.get(klass, 0) / 1e9) for klass in CLASSES]),
     ("counter", "requests", "Calls by class and by how they ended.", _requests),
     ("counter", "batches", "Batches by class, worker and why they were formed.", _batches),
     ("gauge", "preferred_batch_size", "The batch size whose throughput just exceeds the arrival rate.",
-     _one(lambda g: g.preferred)),
+     lambda g: g.preferred),
     ("gauge", "arrival_rate", "Rows per second that came over the last window, those refused included.",
-     _one(lambda g: g.rate)),
-    ("gauge", "pool_slots_used", "Input slots in use.", _one(lambda g: g.slots_used)),
+     lambda g: g.rate),
+    ("gauge", "pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
     ("gauge", "batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.",
-     _one(lambda g: g.regression[0] / 1e9)),
-    ("gauge", "batch_time_beta_seconds", "Batch time as a line: seconds per row.",
-     _one(lambda g: g.regression[1] / 1e9)),
-    ("gauge", "batch_time_residual_seconds", "Root mean square error of that line.",
-     _one(lambda g: g.regression[2] / 1e9)),
+     lambda g: g.regression[0] / 1e9),
+    ("gauge", "batch_time_beta_seconds", "Batch time as a line: seconds per row.", lambda g: g.regression[1] / 1e9),
+    ("gauge", "batch_time_residual_seconds", "Root mean square error of that line.", lambda g: g.regression[2] / 1e9),
     ("gauge", "queue_length", "Rows that wait, by class.",
      lambda g: [({"class": klass}, g.waiting.get(klass, 0)) for klass in CLASSES]),
     ("gauge", "best_effort_oldest_seconds", "How long the oldest best-effort row has waited.",
-     _one(lambda g: g.oldest_ns / 1e9)),
+     lambda g: g.oldest_ns / 1e9),
     ("gauge", "activation_rows", "Rows kept between two stages.", _kept(lambda one: one.rows)),
     ("gauge", "activation_bytes", "Memory of what is kept of them.", _kept(lambda one: one.nbytes)),
     ("gauge", "cache_places", "Rows that a model that writes has memory reserved for.",
@@ -294,16 +290,14 @@ _OURS: tuple[Family, ...] = (
     ("gauge", "stage_running_rows", "Rows that run, by stage.", _stage(1)),
 )  # fmt: skip
 _TRITON: tuple[Family, ...] = (
-    ("counter", "request_success", "Successful calls.", _one(lambda g: g.stats.outcomes["ok"])),
-    ("counter", "count", "Rows inferred.", _one(lambda g: g.stats.rows)),
-    ("counter", "exec_count", "Batches run.", _one(lambda g: g.stats.executions)),
-    ("gauge", "pending_request_count", "Calls admitted and not yet running.", _one(lambda g: g.pending_calls)),
-    ("counter", "request_duration_us", "Time of calls, in all.",
-     _one(lambda g: g.stats.spent["success"]["ns"] // 1000)),
-    ("counter", "queue_duration_us", "Time in the queue, in all.",
-     _one(lambda g: g.stats.spent["queue"]["ns"] // 1000)),
-    ("counter", "compute_input_duration_us", "Gathering inputs.", _one(lambda g: g.stats.parts.input_ns // 1000)),
-    ("counter", "compute_infer_duration_us", "Running models.", _one(lambda g: g.stats.parts.infer_ns // 1000)),
-    ("counter", "compute_output_duration_us", "Copying outputs.", _one(lambda g: g.stats.parts.output_ns // 1000)),
+    ("counter", "request_success", "Successful calls.", lambda g: g.stats.outcomes["ok"]),
+    ("counter", "count", "Rows inferred.", lambda g: g.stats.rows),
+    ("counter", "exec_count", "Batches run.", lambda g: g.stats.executions),
+    ("gauge", "pending_request_count", "Calls admitted and not yet running.", lambda g: g.pending_calls),
+    ("counter", "request_duration_us", "Time of calls, in all.", lambda g: g.stats.spent["success"]["ns"] // 1000),
+    ("counter", "queue_duration_us", "Time in the queue, in all.", lambda g: g.stats.spent["queue"]["ns"] // 1000),
+    ("counter", "compute_input_duration_us", "Gathering inputs.", lambda g: g.stats.parts.input_ns // 1000),
+    ("counter", "compute_infer_duration_us", "Running models.", lambda g: g.stats.parts.infer_ns // 1000),
+    ("counter", "compute_output_duration_us", "Copying outputs.", lambda g: g.stats.parts.output_ns // 1000),
     ("counter", "request_failure", "Failed calls.", _failures),
 )  # fmt: skip
