@@ -170,15 +170,15 @@ async def _lifespan(
         if settings.pages:
             lifecycle.tick_callbacks.append(hub.record)
         build = {**_BUILD, "device": device.name}
-        server_state = partial(
-            of_server, lifecycle, build, lambda: resources.bodies.held, resources.rejected, collector
+        metrics = Metrics(
+            engine.snapshot, lambda: of_server(lifecycle, build, resources.bodies.held, resources.rejected, collector)
         )
         yield {
             "catalog": registry,
             "auth": resources.auth,
             "health": lifecycle,
             "settings": settings,
-            "metrics": Metrics(engine.snapshot, server_state),
+            "metrics": metrics,
             "engine": engine,
             "hub": hub,
         }

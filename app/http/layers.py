@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.http.body import ASGIApp, Message, Receive, Scope, Send
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
@@ -77,7 +77,7 @@ async def with_log(handler: Handler, request: Request) -> Response:
             "class": str(request.klass),
         }  # fmt: skip
         path, client = request.url.partition(b"?")[0], request.connection.client
-        write_line(request.method, path, response[0], request.arrived, client, request.request_id, call)
+        write_line(request.method, path, response[0], request.arrived, client, request.request_id, **call)
     return response
 
 
@@ -91,20 +91,14 @@ def _answered_all_the_same() -> Iterator[None]:
 
 
 def write_line(
-    method: str,
-    path: bytes,
-    status: int,
-    arrived: int,
-    client: tuple[str, int] | None,
-    request_id: bytes,
-    call: Mapping[str, object] | None = None,
+    method: str, path: bytes, status: int, arrived: int, client: tuple[str, int] | None, request_id: bytes, **call: Any
 ) -> None:
     """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
     shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
     duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
     line = {
         "method": method, "path": shown, "status": status, "duration_ms": duration_ms,
-        "request_id": request_id.decode(), "client": _address(client), **(call or {}),
+        "request_id": request_id.decode(), "client": _address(client), **call,
     }  # fmt: skip
     access.info("%s %s %d", method, shown, status, **fields(**line))
 

@@ -135,11 +135,7 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 
 
 def of_server(
-    lifecycle: Lifecycle,
-    build: Mapping[str, str],
-    held_bytes: Callable[[], int],
-    rejected: Mapping[str, int],
-    pauses: Pauses,
+    lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: int, rejected: Mapping[str, int], pauses: Pauses
 ) -> Iterator[Metric]:
     """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
@@ -152,7 +148,7 @@ def of_server(
     models = (({"model": one.name, "version": one.version}, one.serves) for one in lifecycle.models())
     yield _family("gauge", "model_ready", "1 where the model can be called.", *models)
     yield _family("gauge", "open_connections", "Connections that are open.", lifecycle.connections())
-    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", held_bytes())
+    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", held_bytes)
     if (expires := lifecycle.certificate_expires()) is not None:
         text = "When the certificate is no longer valid, in seconds since the epoch."
         yield _family("gauge", "certificate_expiry_seconds", text, expires)

@@ -159,12 +159,7 @@ def merge_batches(batches: Sequence[Batch], most: int, span_us: int) -> Sequence
 
 
 def tick(
-    at_us: int,
-    ready: str | None,
-    snapshot: Snapshot,
-    batches: Sequence[Batch],
-    errors: Sequence[Event],
-    machine: Machine,
+    at_us: int, ready: str | None, snapshot: Snapshot, batches: Sequence[Batch], errors: list[Event], machine: Machine
 ) -> Event:
     """`at_us`: now, on the clock of the batches. `ready`: why the server is not ready, or None. `errors`: new ones."""
     return {

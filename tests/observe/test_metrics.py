@@ -176,7 +176,7 @@ def test_what_the_server_is_and_how() -> None:
     lifecycle.connections, lifecycle.malformed, lifecycle.lost_lines = lambda: 3, lambda: 2, lambda: 4
     build = {"version": "1.2.3", "device": 'a "fast" one'}
     pauses = SimpleNamespace(count=4, seconds=0.5, longest_s=0.25)
-    server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5}, pauses)
+    server = partial(of_server, lifecycle, build, 7, {"bad_request": 5}, pauses)
     text, _ = Metrics(lambda: Snapshot([], []), server).render()
     lines = text.decode().splitlines()
     for line in (
