@@ -31,6 +31,9 @@ from app.http.request import FastPath, Request
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier
 
+#: What answers a request before its route does: a preflight's status, headers and body, or an error.
+Early = tuple[int, Headers, bytes] | StarlingError | None
+
 
 class HttpApp:
     """ASGI application that answers inference requests and passes all others to `app`.
@@ -60,13 +63,14 @@ class HttpApp:
         resources = self.resources
         headers = dict(scope["headers"])
         path = strip_prefix(resources.root_path, scope["path"])
-        preflight = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
-        error = None if preflight is not None or path in PROBES else self._refused(path, headers)
-        if preflight is None and error is None and (route := find_route(path, scope["query_string"])) is not None:
+        early: Early = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
+        if early is None and path not in PROBES:
+            early = self._refused(path, headers)
+        if early is None and (route := find_route(path, scope["query_string"])) is not None:
             await self._infer(route, headers, scope, receive, send)
             return
         request_id = client_request_id(headers) or resources.id_format % next(resources.ids)
-        answer = partial(self._answer, path, preflight, error, request_id)
+        answer = partial(self._answer, path, early, request_id)
         if resources.access_log and path not in PROBES:
             await log_request(answer, request_id, scope, receive, send)
         else:
@@ -87,28 +91,21 @@ class HttpApp:
         return None
 
     async def _answer(
-        self,
-        path: str,
-        preflight: tuple[int, Headers, bytes] | None,
-        error: StarlingError | None,
-        request_id: bytes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        self, path: str, early: Early, request_id: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused."""
         resources = self.resources
-        closing = scope["state"]["health"].closing or isinstance(error, NotReady)
+        closing = scope["state"]["health"].closing or isinstance(early, NotReady)
         added: Headers = [(b"x-request-id", request_id)]
         if closing:
             added.append((b"connection", b"close"))
-        if preflight is not None:
-            status, headers, body = preflight
+        if isinstance(early, tuple):
+            status, headers, body = early
             await respond(send, status, [*headers, *added], body)
             return
         if resources.cors is not None:
             added += header_list(resources.cors.lines(dict(scope["headers"]).get(b"origin")))
-        if error is None:
+        if early is None:
 
             async def send_with_ours(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -117,7 +114,7 @@ class HttpApp:
 
             await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
             return
-        status, headers, body = error_parts(error, has_openai_form(path))
+        status, headers, body = error_parts(early, has_openai_form(path))
         if resources.refusals.needed():
             await awaited(resources.refusals)
         await respond(send, status, [*headers, *added], body, receive if closing else None)
