@@ -7,7 +7,7 @@ routes need it instead of the API key, and it opens no other route.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -33,12 +33,7 @@ class Auth:
     """
 
     def __init__(
-        self,
-        keys: Keys | None = None,
-        admin: Keys | None = None,
-        *,
-        control: bool = False,
-        origins: Collection[str] = (),
+        self, keys: Keys | None = None, admin: Keys | None = None, *, control: bool = False, origins: Iterable[str] = ()
     ) -> None:
         self.keys = keys
         self._admin = admin
