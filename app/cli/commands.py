@@ -36,8 +36,6 @@ _END_S = 5  # for what models have started, after the last answer
 
 _TERMINATED = 128 + 15  # the exit status of a command that SIGTERM has ended, as shells have it
 
-_SHORT = {"model": ("-m",)}
-
 #: Commands of the packages beside this one. They know the server, and nothing in the server knows them.
 _BESIDE = (
     "planner.commands.check:models",
@@ -163,7 +161,7 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
     for name, field in Settings.model_fields.items():
         panel = _PANELS.get(name, panel)
         flag = typer.Option(
-            *_SHORT.get(name, ()),
+            *(["-m"] if name == "model" else []),
             f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
             envvar=f"STARLING_{name.upper()}",
             help=_help(field),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -106,18 +107,15 @@ def _check(headers: dict[bytes, bytes], keys: Keys, kind: str) -> None:
 
 def _name_in(url: bytes) -> str | None:
     """The host of an origin, without its port."""
-    try:
+    with suppress(ValueError):
         return urlsplit(url.decode("latin-1")).hostname
-    except ValueError:
-        return None
+    return None
 
 
 def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return False
 
 
 def _given(headers: dict[bytes, bytes]) -> bytes | None:

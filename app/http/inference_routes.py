@@ -80,9 +80,8 @@ def find_route(path: str, query: bytes) -> Route | None:
     for pattern, template, codec in _PATTERNS:
         if (found := pattern.fullmatch(path)) is not None:
             names = found.groupdict()
-            return Route(
-                codec, names["model"], names.get("version"), template, b"" if path.startswith("/v2/") else query
-            )
+            read = b"" if path.startswith("/v2/") else query
+            return Route(codec, names["model"], names.get("version"), template, read)
     return None
 
 
