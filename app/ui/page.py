@@ -74,9 +74,9 @@ class EventStream(Response):
                     async for message in watcher:
                         async with asyncio.timeout(_PATIENCE_S):
                             await send({"type": "http.response.body", "body": message, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
             finally:
                 gone.cancel()
+        await send({"type": "http.response.body", "body": b""})  # by now another page may watch in its place
 
 
 async def _until_gone(receive: Receive, watcher: Watcher) -> None:

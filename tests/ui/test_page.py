@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,7 +16,8 @@ from lifespan import with_state
 
 from app.main import create_app
 from app.settings import Settings
-from app.ui.page import _FOLDER, Page
+from app.ui.hub import Watcher
+from app.ui.page import _FOLDER, EventStream, Page
 
 FILES = sorted(path.name for path in _FOLDER.iterdir())
 KEY = "sesame"
@@ -131,3 +133,27 @@ async def test_events_come_until_the_client_goes(app: Any) -> None:
     client.go()
     await asyncio.wait_for(client.task, 5)
     assert client.sent.get_nowait() == {"type": "http.response.body", "body": b""}
+
+
+async def test_a_page_that_reads_nothing_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ui.page._PATIENCE_S", 0.01)
+    left, never = asyncio.Event(), asyncio.Event()
+
+    @contextmanager
+    def watching() -> Iterator[Watcher]:
+        watcher = Watcher()
+        watcher.send(b"hello")
+        yield watcher
+        left.set()
+
+    async def receive() -> Any:
+        await never.wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await never.wait()
+
+    stream: Any = EventStream(SimpleNamespace(watching=watching))  # type: ignore[arg-type]
+    task = asyncio.create_task(stream({}, receive, send))
+    await asyncio.wait_for(left.wait(), 5)
+    task.cancel()
