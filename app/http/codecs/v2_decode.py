@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app.contract import CLASSES, Array, Klass, ModelInfo, TensorSpec
+from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
@@ -169,7 +169,10 @@ def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
     total = _integer(parameters.get("total_timeout", 0), MAX_TIMEOUT_US, "parameters.total_timeout")
     call.total_timeout_us = total or None
     if "class" in parameters:
-        call.klass = _class(parameters["class"])
+        name = parameters["class"]
+        if type(name) is not str or name not in CLASSES:
+            raise BadRequest(f"parameters.class: expected {' or '.join(CLASSES)}, got {shown(name)}")
+        call.klass = CLASSES[name]
     rest = {name: value for name, value in parameters.items() if name not in _RESERVED}
     call.parameters = rest or None
 
@@ -178,12 +181,6 @@ def _integer(value: object, top: int, where: str) -> int:
     if type(value) is not int or not 0 <= value <= top:
         raise BadRequest(f"{where}: expected an integer from 0 to {top}, got {shown(value)}")
     return value
-
-
-def _class(value: object) -> Klass:
-    if type(value) is not str or value not in CLASSES:
-        raise BadRequest(f"parameters.class: expected {' or '.join(CLASSES)}, got {shown(value)}")
-    return CLASSES[value]
 
 
 def _boolean(value: object, where: str) -> bool:

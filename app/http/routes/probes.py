@@ -56,6 +56,5 @@ def _health(request: Request) -> Lifecycle:
     return cast(Lifecycle, request.state.health)
 
 
-for _paths, _probe in ((LIVE_PATHS, live), (READY_PATHS, ready)):
-    for _path in _paths:
-        router.add_api_route(_path, _probe, methods=["GET", "HEAD"])
+for _path, _probe in {**dict.fromkeys(LIVE_PATHS, live), **dict.fromkeys(READY_PATHS, ready)}.items():
+    router.add_api_route(_path, _probe, methods=["GET", "HEAD"])
