@@ -19,7 +19,7 @@ from app.engine.reports import Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
-from app.values.ranges import check_range
+from app.values.arrays import check_range
 
 log = logging.getLogger("starling.engine")
 

@@ -238,9 +238,7 @@ def stacked(rows: Sequence[Any], spec: TensorSpec) -> Any:
     Raises MemoryError if padding would make the batch many times as large as its rows.
     """
     if isinstance(rows[0], bytes):
-        bare: Array = np.empty(len(rows), object)
-        bare[:] = rows
-        return bare
+        return np.array(rows, object)
     longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
     shape = (len(rows), *longest)
     if all(row.shape == longest for row in rows):
@@ -283,14 +281,6 @@ def to_bits(values: Array) -> Array:
     """float32 numbers as the bits of bfloat16."""
     bits: Array = torch.from_numpy(np.asarray(values, np.float32)).to(torch.bfloat16).view(torch.uint16).numpy()
     return bits
-
-
-def as_array(value: torch.Tensor | Array) -> Array:
-    """A tensor as an array on the CPU, BF16 as its bits; arrays are returned unchanged."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy(force=True)
-    return array
 
 
 def as_text(values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Casts numpy arrays to the dtype of an input, and joins rows of different lengths."""
+"""Casts numpy arrays to the dtype of an input, checks their range, and joins rows of different lengths."""
 
 from __future__ import annotations
 
@@ -30,6 +30,23 @@ def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
     return cast
 
 
+def check_range(spec: TensorSpec, values: Array | memoryview) -> None:
+    """Raise BadRequest that names the input if a value is out of range.
+
+    GPU kernels do not check indices: one that is out of range crashes the device, and all calls on it fail.
+    """
+    array = np.frombuffer(values, spec.dtype) if isinstance(values, memoryview) else values
+    if not spec.ranged or array.size == 0:
+        return
+    least, most = int(array.min()), int(array.max())
+    low, high = spec.minimum, spec.maximum
+    below, above = low is not None and least < low, high is not None and most > high
+    if below or above:
+        bound = f"of at most {high}" if low is None else f"of at least {low}"
+        expected = bound if low is None or high is None else f"from {low} to {high}"
+        raise BadRequest(f"input {spec.name!r}: expected values {expected}, got {least if below else most}")
+
+
 def joined_rows(parts: Sequence[Array], padding: Any = 0) -> Array:
     """Arrays [rows, ...] joined into one, padded to the longest along each axis."""
     first = parts[0]
@@ -47,9 +64,7 @@ def joined_rows(parts: Sequence[Array], padding: Any = 0) -> Array:
 
 
 def _as_bytes(array: Array, field: str) -> Array:
-    result = np.empty(array.size, object)
-    for i, value in enumerate(array.flat):
-        if not isinstance(value, str | bytes):
-            raise BadRequest(f"{field}: expected strings, got dtype {array.dtype}")
-        result[i] = value.encode() if isinstance(value, str) else bytes(value)
-    return result.reshape(array.shape)
+    if not all(isinstance(value, str | bytes) for value in array.flat):
+        raise BadRequest(f"{field}: expected strings, got dtype {array.dtype}")
+    texts = [value.encode() if isinstance(value, str) else bytes(value) for value in array.flat]
+    return np.array(texts, object).reshape(array.shape)

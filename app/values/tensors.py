@@ -138,9 +138,8 @@ def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str) -> Array
     if wrong is not None or None in data:
         raise BadRequest(f"{field}: expected strings, got {_kind(wrong)}")
     check_count(len(data), shape, field)
-    values = np.empty(len(data), object)
-    values[:] = [value.encode() if type(value) is str else from_base64(value, field) for value in data]
-    return values.reshape(shape)
+    values = [value.encode() if type(value) is str else from_base64(value, field) for value in data]
+    return np.array(values, object).reshape(shape)
 
 
 def is_base64(value: object) -> bool:

@@ -14,7 +14,7 @@ from app.engine.executor import Ran
 from app.engine.outputs import joined, note_rows, split_by_length
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
-from app.models.base import as_array, check_shape, copied, stacked
+from app.models.base import check_shape, copied, stacked
 from app.scheduler.types import Unit
 
 from .rig import make_model, tensor
@@ -101,7 +101,7 @@ def test_shorter_rows_are_padded(datatype: str):
     spec = tensor("t", datatype, ("h", 0), 2, ("w", 0), pad_value=pad)
     shapes = [(1, 2, 3), (2, 2, 1), (2, 2, 3)]
     rows = [np.full(shape, b"x" if datatype == "BYTES" else 1).astype(spec.dtype) for shape in shapes]
-    batch = as_array(stacked(rows, spec))
+    batch = copied(stacked(rows, spec), spec, 3)
     assert (batch.dtype, batch.shape) == (spec.dtype, (3, 2, 2, 3))
     for row, (h, _, w) in enumerate(shapes):
         assert (batch[row, :h, :, :w] == rows[row]).all()
@@ -113,7 +113,7 @@ def test_a_batch_is_memory_of_its_own():
     spec = tensor("t", "INT64", ("n", 0))
     row = np.frombuffer(np.arange(3).tobytes(), np.int64)  # read-only, as a request's body is
     for rows in ([row], [row, row], [row, row[:1]]):
-        batch = as_array(stacked(rows, spec))
+        batch = stacked(rows, spec)
         batch[:] = 9
         assert row.tolist() == [0, 1, 2]
 

@@ -18,8 +18,7 @@ from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, ConfigError
 from app.models.base import to_bits
 from app.models.model_files import file_at
-from app.values.arrays import cast_array
-from app.values.ranges import check_range
+from app.values.arrays import cast_array, check_range
 from app.values.tensors import check_shape, parse_values, shown
 
 _MOST_ROWS = 256  # read from a file; a batch is made of fewer

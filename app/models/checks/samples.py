@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -199,10 +200,9 @@ def _is_bare_integer(spec: TensorSpec) -> bool:
 
 def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if spec.datatype == "BYTES":
-        values: Array = np.empty(shape, object)
-        for place in np.ndindex(shape):
-            values[place] = random.choice(_LETTERS, random.integers(1, _LONGEST_TEXT, endpoint=True)).tobytes()
-        return values
+        lengths = (random.integers(1, _LONGEST_TEXT, endpoint=True) for _ in range(prod(shape)))
+        texts: Array = np.array([random.choice(_LETTERS, length).tobytes() for length in lengths], object)
+        return texts.reshape(shape)
     if not is_integer(spec.datatype) and spec.datatype != "BOOL":
         normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
         return to_bits(normal) if spec.datatype == "BF16" else normal.astype(spec.dtype)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, SampleRow, TensorSpec
-from app.models.base import V2_DATATYPES, as_array
+from app.models.base import V2_DATATYPES
 from app.models.checks.row_check import Batch, Cause, Comparison, Finding, Tolerance, by_row, first_finding
 
 _SPOILT = (torch.nan, torch.inf)
@@ -112,10 +112,13 @@ def _by_row(specs: Sequence[TensorSpec], values: Tensors, rows: Sequence[LoneRow
 
 
 def _comparable(value: torch.Tensor | Array) -> Array:
-    """A tensor as an array; the real part, in double precision, for a type that V2 does not have."""
-    if isinstance(value, torch.Tensor) and value.dtype not in V2_DATATYPES:
+    """A tensor as an array, BF16 as its bits; the real part, in double precision, for a type that V2 does not have."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype not in V2_DATATYPES:
         value = (value.real if value.is_complex() else value).to(torch.float64)
-    return as_array(value)
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy(force=True)
+    return array
 
 
 def _filled(one: LoneRow, wrong: float) -> LoneRow:

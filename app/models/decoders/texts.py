@@ -173,14 +173,8 @@ class TextDecoder(nn.Module):
     def answers(texts: Sequence[Text]) -> tuple[Array, ...]:
         """The outputs of rows that have ended, in the order of `tasks.task_specs.WRITTEN`."""
         return (
-            _objects([text.text for text in texts]),
-            _objects([text.reason for text in texts]),
+            np.array([text.text.encode() for text in texts], object),
+            np.array([text.reason.encode() for text in texts], object),
             np.array([text.prompt for text in texts], np.int64),
             np.array([text.tokens for text in texts], np.int64),
         )
-
-
-def _objects(texts: Sequence[str]) -> Array:
-    values: Array = np.empty(len(texts), object)
-    values[:] = [text.encode() for text in texts]
-    return values

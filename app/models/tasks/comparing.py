@@ -127,9 +127,7 @@ def _elements(name: str, array: Array) -> tuple[Array, list[int], list[str]]:
     names = [
         f"{name}[{index}]{_of_row(row, len(given))}" for row, each in enumerate(given) for index in range(len(each))
     ]
-    flat: Array = np.empty(len(names), object)
-    flat[:] = list(chain.from_iterable(given))
-    return flat, [len(each) for each in given], names
+    return np.array([*chain.from_iterable(given)], object), [len(each) for each in given], names
 
 
 def _split(values: Array, counts: Sequence[int]) -> list[Array]:

@@ -127,9 +127,8 @@ class SpanAnswers(Answers):
                 start, end = _characters(asked.context, asked.encoding, best.first, best.last)
                 found.append((asked.context[start:end].encode(), best.score, start, end))
         answers, scores, starts, ends = zip(*found, strict=True)
-        texts: Array = np.empty(len(answers), object)
-        texts[:] = answers
-        return [texts, np.array(scores, np.float32), np.array(starts, np.int64), np.array(ends, np.int64)], None
+        columns = zip((answers, scores, starts, ends), (object, np.float32, np.int64, np.int64), strict=True)
+        return [np.array(values, kind) for values, kind in columns], None
 
     def _best(self, logits: Array, encoding: Any, window: Window) -> _Span:
         """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
