@@ -20,9 +20,8 @@ from torch import nn
 from app.contract import UNBOUNDED, ModelCall, awaited
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
-from app.models import Recurrent
+from app.models import Recurrent, packed_weights
 from app.models.placement import Placement
-from app.models.recurrent import layer_steps
 from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.onnx_model import OnnxModel
 
@@ -256,11 +255,11 @@ class Tagger(nn.Module):
     [
         pytest.param(False, 40, 1, "fp32", id="strides"),
         pytest.param(False, UNBOUNDED, 1, "fp32", id="unbounded"),
-        pytest.param(True, 12, layer_steps.LEAST_TO_PACK, "bf16", id="mean-bf16"),
+        pytest.param(True, 12, packed_weights.LEAST_TO_PACK, "bf16", id="mean-bf16"),
     ],
 )
 async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, least, precision, monkeypatch) -> None:
-    monkeypatch.setattr(layer_steps, "LEAST_TO_PACK", least)
+    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", least)
     inputs, outputs = [tensor("ids", "INT64", ("n", bound))], [tensor("y", "FP32", 16)]
     outputs = outputs if mean else [tensor("tags", "FP32", ("n", bound), 3), *outputs]
     declared = by_its_layer(Tagger(mean), make_model(None, inputs, outputs).info)

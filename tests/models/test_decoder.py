@@ -18,18 +18,19 @@ from transformers.pytorch_utils import Conv1D
 
 from app.contract import Model
 from app.errors import ConfigError
+from app.models import packed_weights
 from app.models.checks.calling import call_directly
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
 from app.models.checks.trial import check_independence, tolerance_of
-from app.models.decoders import attention, packing
+from app.models.decoders import attention
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer
-from app.models.decoders.packing import PackedLinear, pack
 from app.models.decoders.parameters import Bounds
 from app.models.decoders.sampling import probabilities
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
+from app.models.packed_weights import PackedLinear, pack
 from tests import tiny_decoders
 
 from .folders import source_of
@@ -211,7 +212,7 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
     model = tiny_decoders.model(kind)
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
-    monkeypatch.setattr(packing, "LEAST_TO_PACK", 1)
+    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
     double = tiny_decoders.model(kind).double()
     pack(double)
     assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
@@ -220,8 +221,8 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
 
 
 def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "LEAST_TO_PACK", 1)
-    monkeypatch.setattr(packing, "PackedProduct", refuse)
+    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
+    monkeypatch.setattr(packed_weights, "PackedProduct", refuse)
     model = tiny_decoders.model("t5")
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
+from app.models import packed_weights
 from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps
@@ -41,7 +42,7 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def always() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(layer_steps, "LEAST_TO_PACK", 1)
+        patch.setattr(packed_weights, "LEAST_TO_PACK", 1)
         yield
 
 

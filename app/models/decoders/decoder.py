@@ -16,8 +16,8 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.decoders.attention import Columns, attend_by_rows
-from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
+from app.models.packed_weights import pack
 
 #: By model type: the names of the encoder's list of layers, of the decoder's attention to it, and of the linear layers
 #: in that which make keys and values.

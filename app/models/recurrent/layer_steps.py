@@ -13,7 +13,7 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from app.models.packed_weights import LEAST_TO_PACK, PackedProduct
+from app.models.packed_weights import PackedProduct, pays
 
 _REORDERED_FOR = 8  # rows for which the order of weights is chosen; any number of rows works
 #: oneDNN's name of an LSTM, see at::native's RNN parameters.
@@ -38,17 +38,11 @@ _TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
 def ready_steps(layer: nn.RNNBase) -> TorchSteps:
     """The fastest steps for this layer: packed for float32 on a CPU and many weights. Call it in inference mode."""
     make = {"LSTM": OneDnnSteps, "GRU": PackedGruSteps}.get(layer.mode, TorchSteps)
-    if make is not TorchSteps and pays(layer):
+    inner, outer, *_ = layer.all_weights[0]
+    if make is not TorchSteps and pays(layer.parameters(), inner.numel() + outer.numel()):
         with suppress(AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
             return make(layer)
     return TorchSteps(layer)
-
-
-def pays(layer: nn.RNNBase) -> bool:
-    """Whether packing the weights makes steps faster."""
-    first = layer.all_weights[0]
-    on_cpu = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in layer.parameters())
-    return on_cpu and first[0].numel() + first[1].numel() >= LEAST_TO_PACK
 
 
 class TorchSteps:

@@ -18,7 +18,7 @@ from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
-from app.models.tasks.windows import Window, row_of, stride_of, windows_of
+from app.models.tasks.tokenizing import Window, row_of, stride_of, windows_of
 from app.values.tensors import shown
 
 _LONGEST_ANSWER = 15  # tokens, as in transformers' pipeline

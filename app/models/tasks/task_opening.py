@@ -18,10 +18,9 @@ from app.models.description.config import ModelTable
 from app.models.description.config_tables import TaskTable
 from app.models.sources.hubs import from_pretrained, weights_at
 from app.models.sources.imports import optional
-from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import ScoreHead
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.task_answers import Labels
+from app.models.tasks.task_answers import Labels, task_model
 from app.models.tasks.task_specs import TASKS
 from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
 

@@ -17,11 +17,10 @@ from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, TokenReader
-from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks
+from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
 from app.models.tasks.text_readers import MaskReader, Reading, TextReader, most_tokens
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 

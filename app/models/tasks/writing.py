@@ -15,7 +15,7 @@ from app.models.decoders.parameters import Bounds, Parameters, usual_length
 from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
-from app.models.tasks.fronts import task_model
+from app.models.tasks.task_answers import task_model
 from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
 from app.models.tasks.tokenizing import TokenIds
 
