@@ -10,7 +10,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,13 +83,13 @@ def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -
         "steps": {(x, steps), *((given[place], dim) for place, dim in along)},
     }
     sizes = {node: name for node in graph.nodes for name, dims in counted.items() if _size(node) in dims}
-    needed = _needed(_result(graph), {call, *sizes})
+    behind = needed(_result(graph), {call, *sizes}.__contains__)
     return Parts(
         layer,
         fx.GraphModule(module, _before(graph, given, arguments)),
-        fx.GraphModule(module, _behind(graph, call, needed, sizes)),
-        any(not _takes(user, 1) for user in call.users if user in needed)
-        or any(sizes.get(node) == "steps" for node in needed),
+        fx.GraphModule(module, _behind(graph, call, behind, sizes)),
+        any(not _takes(user, 1) for user in call.users if user in behind)
+        or any(sizes.get(node) == "steps" for node in behind),
         _is_stepwise(x, given, module),
         _is_stepwise(_result(graph), [user for user in call.users if _takes(user, 0)], module),
     )
@@ -153,28 +153,28 @@ def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) ->
     copies = {node: part.placeholder(f"input_{place}") for place, node in enumerate(given)}
     wanted = (arguments["input"], arguments.get("hx"))
     refused = "expected a module that reads its inputs alone, got {!r} too"
-    return _filled(part, graph, copies, _needed(wanted, set()), wanted, refused)
+    return _filled(part, graph, copies, needed(wanted, lambda _: False), wanted, refused)
 
 
-def _behind(graph: fx.Graph, call: fx.Node, needed: set[fx.Node], sizes: Mapping[fx.Node, str]) -> fx.Graph:
+def _behind(graph: fx.Graph, call: fx.Node, nodes: set[fx.Node], sizes: Mapping[fx.Node, str]) -> fx.Graph:
     """The graph from the layer's result to the outputs. `sizes`: the nodes that count "rows", or "steps"."""
     part = fx.Graph()
     copies = {call: part.placeholder("result")}
     counts = {name: part.placeholder(name) for name in ("rows", "steps")}
     copies |= {node: counts[name] for node, name in sizes.items()}
     refused = f"expected nothing after {call.target!r} to read what comes before it, got {{!r}}"
-    return _filled(part, graph, copies, needed, _result(graph), refused)
+    return _filled(part, graph, copies, nodes, _result(graph), refused)
 
 
 def _filled(
-    part: fx.Graph, graph: fx.Graph, copies: dict[fx.Node, fx.Node], needed: set[fx.Node], wanted: Any, refused: str
+    part: fx.Graph, graph: fx.Graph, copies: dict[fx.Node, fx.Node], nodes: set[fx.Node], wanted: Any, refused: str
 ) -> fx.Graph:
-    """The part with `wanted` as its output, and the nodes that this needs behind those that it has copies of.
+    """The part with `wanted` as its output, and the `nodes` that this needs behind those that it has copies of.
 
     Raises ConfigError, as `refused` says, if an input is among them.
     """
     for node in graph.nodes:
-        if node in needed and node not in copies:
+        if node in nodes and node not in copies:
             if node.op == "placeholder":
                 raise ConfigError(f"recurrent: {refused.format(node.target)}")
             copies[node] = part.node_copy(node, copies.__getitem__)
@@ -197,8 +197,8 @@ def _size(node: fx.Node) -> tuple[Any, Any]:
     return (source, dim) if isinstance(dim, int) else (None, None)
 
 
-def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
-    """The nodes that `wanted` depends on, not looking beyond `ends`."""
+def needed(wanted: Any, is_end: Callable[[fx.Node], bool]) -> set[fx.Node]:
+    """The nodes that `wanted` depends on, not looking beyond the ends."""
     found: set[fx.Node] = set()
     ahead: list[fx.Node] = []
     fx.map_arg(wanted, ahead.append)
@@ -206,7 +206,7 @@ def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
         node = ahead.pop()
         if node not in found:
             found.add(node)
-            if node not in ends:
+            if not is_end(node):
                 ahead.extend(node.all_input_nodes)
     return found
 
@@ -224,5 +224,5 @@ def _is_stepwise(wanted: Any, sources: Iterable[fx.Node], module: nn.Module) -> 
     ends = set(sources)
     return all(
         node in ends or (node.op == "call_module" and isinstance(module.get_submodule(str(node.target)), _STEPWISE))
-        for node in _needed(wanted, ends)
+        for node in needed(wanted, ends.__contains__)
     )

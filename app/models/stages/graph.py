@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
 from app.contract import TensorSpec
+from app.models.recurrent.rnn_graph import needed
 from app.models.sources.imports import PATCHING
 
 #: Parts of names of operators that a stage never computes again.
@@ -74,30 +74,30 @@ class Graph:
         places = [place for place, node in enumerate(self.nodes) if name in _modules(node)]
         return max(places) + 1 if places else None
 
-    def crossing(self, place: int) -> int:
-        """How many tensors cross a cut here. Raises CannotCut."""
-        crossing = len(self._live([0, place, len(self.nodes)])[1])
+    def crossing(self, place: int) -> list[fx.Node]:
+        """The values that cross a cut here, in order. Raises CannotCut."""
+        crossing: set[fx.Node] = set()
+
+        def crosses(node: fx.Node) -> bool:
+            if self._place.get(node, place) >= place or self._made_anew(node):
+                return False
+            crossing.add(node)
+            return True
+
+        needed(self.outputs(), crosses)
         if not crossing:
             raise CannotCut("all that comes before it follows from the inputs without weights")
-        return crossing
+        return sorted(crossing, key=self._place.__getitem__)
 
     def cut(self, places: Sequence[int]) -> tuple[list[nn.Module], list[tuple[int, ...]], nn.Module | None]:
         """The stages, the inputs that each takes again, and the context: see `Staged`.
 
         `places` must rise. Raises CannotCut.
         """
-        ends = [0, *places, len(self.nodes)]
-        live = self._live(ends)
-        stages: list[nn.Module] = []
-        again: list[tuple[int, ...]] = []
-        for stage in range(len(ends) - 1):
-            last = stage + 2 == len(ends)
-            build = _Build(self, ends[stage], ends[stage + 1], live[stage])
-            graph, used = build.graph(None if last else live[stage + 1])
-            stages.append(fx.GraphModule(self.module, graph))
-            again.append(used)
-        context = fx.GraphModule(self.module, _Build(self, 0, 0, ()).context()) if self.context else None
-        return stages, again, context
+        crossing = [[], *map(self.crossing, places)]
+        built = [self._stage(*both) for both in zip(crossing, [*crossing[1:], None], strict=True)]
+        context = fx.GraphModule(self.module, self._contexts()) if self.context else None
+        return [fx.GraphModule(self.module, graph) for graph, _ in built], [again for _, again in built], context
 
     def outputs(self) -> list[fx.Node]:
         return [node for node in pytree.tree_leaves(self._output.args[0]) if isinstance(node, fx.Node)]
@@ -128,30 +128,7 @@ class Graph:
                 found.add(node)
         return found
 
-    def _live(self, ends: Sequence[int]) -> list[list[fx.Node]]:
-        """For each stage, the values of earlier stages that it or a later one needs, in order."""
-        live: list[set[fx.Node]] = [set() for _ in pairwise(ends)]
-        needed: set[fx.Node] = set()
-        for stage in range(len(live) - 1, -1, -1):
-            begin, end = ends[stage], ends[stage + 1]
-            needed = {node for node in needed if self._place[node] < begin}
-            wanted = [source for node in self.nodes[begin:end] for source in node.all_input_nodes]
-            if stage == len(live) - 1:
-                wanted += self.outputs()
-            seen: set[fx.Node] = set()
-            while wanted:
-                node = wanted.pop()
-                if node in seen or node.op != "call_function" or self._place.get(node, end) >= begin:
-                    continue
-                seen.add(node)
-                if self.made_anew(node):
-                    wanted += node.all_input_nodes
-                else:
-                    needed.add(node)
-            live[stage] = set(needed)
-        return [sorted(nodes, key=self._place.__getitem__) for nodes in live]
-
-    def made_anew(self, node: fx.Node) -> bool:
+    def _made_anew(self, node: fx.Node) -> bool:
         """Whether later stages compute this value again; else it crosses the cut. Raises CannotCut for neither."""
         if not _is_tensor(node) or node in self.derived:
             return True
@@ -164,72 +141,54 @@ class Graph:
             )
         return True
 
+    def _stage(
+        self, arriving: Sequence[fx.Node], leaving: Sequence[fx.Node] | None
+    ) -> tuple[fx.Graph, tuple[int, ...]]:
+        """A stage's graph, and the positions of inputs and context that it takes behind the values that arrive.
 
-class _Build:
-    """Builds one stage of a graph: operators from `begin` to `end`, and what they need of earlier ones."""
-
-    def __init__(self, whole: Graph, begin: int, end: int, live: Sequence[fx.Node]) -> None:
-        self._whole = whole
-        self._own = [node for node in whole.nodes[begin:end] if node not in whole.derived]
-        self._graph = fx.Graph()
-        #: As they cross the cut, with their rows first.
-        self._passed = {node: self._graph.placeholder(node.name) for node in live}
-        self._copies: dict[fx.Node, fx.Node] = {}
-        self._first = begin == 0
-
-    def graph(self, outgoing: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
-        """The stage's graph, and the positions of inputs and context that it takes behind the values that cross.
-
-        `outgoing`: the values for the next stage; None: the result of the whole module.
+        `leaving`: the values for the next stage; None: the result of the whole module.
         """
-        given = [*self._whole.inputs, *self._whole.context]
-        placeholders = [self._graph.placeholder(node.name) for node in given]
-        self._copies.update(zip(given, placeholders, strict=True))
-        self._copies.update((node, self._moved(copy, 0, self._rows(node))) for node, copy in self._passed.items())
-        for node in self._own:
-            self._copy(node)
-        if outgoing is None:
-            values, kind = tuple(self._of(node) for node in self._whole.outputs()), self._whole.out_spec
-            self._graph.output(values if kind is None else pytree.tree_unflatten(values, kind))
+        part = fx.Graph()
+        passed = {node: part.placeholder(node.name) for node in arriving}  # with their rows first
+        given = {node: part.placeholder(node.name) for node in (*self.inputs, *self.context)}
+        copies = given | {node: _moved(copy, 0, self.row_dim(node) or 0) for node, copy in passed.items()}
+        self._copy(self.outputs() if leaving is None else leaving, part, copies)
+        if leaving is None:
+            values: Any = tuple(copies[node] for node in self.outputs())
+            values = values if self.out_spec is None else pytree.tree_unflatten(values, self.out_spec)
         else:
-            self._graph.output(tuple(self._passed_on(node) for node in outgoing))
-        self._graph.eliminate_dead_code()
-        inputs = len(self._whole.inputs) if self._first else 0  # the first stage takes them all
-        used = tuple(place for place, copy in enumerate(placeholders) if copy.users and place >= inputs)
-        for place, copy in enumerate(placeholders):
-            if place >= inputs and place not in used:
-                self._graph.erase_node(copy)
-        self._graph.lint()
-        return self._graph, used
+            values = tuple(passed.get(node) or _moved(copies[node], self.row_dim(node) or 0, 0) for node in leaving)
+        part.output(values)
+        part.eliminate_dead_code()
+        first = 0 if arriving else len(self.inputs)  # the first stage takes them all
+        again = tuple(place for place, copy in enumerate(given.values()) if copy.users and place >= first)
+        for place, copy in enumerate(given.values()):
+            if place >= first and place not in again:
+                part.erase_node(copy)
+        part.lint()
+        return part, again
 
-    def context(self) -> fx.Graph:
+    def _contexts(self) -> fx.Graph:
         """The graph that computes the context from the inputs."""
-        self._copies.update((node, self._graph.placeholder(node.name)) for node in self._whole.inputs)
-        self._graph.output(tuple(self._of(node) for node in self._whole.context))
-        self._graph.lint()
-        return self._graph
+        part = fx.Graph()
+        copies = {node: part.placeholder(node.name) for node in self.inputs}
+        self._copy(self.context, part, copies)
+        part.output(tuple(copies[node] for node in self.context))
+        part.lint()
+        return part
 
-    def _of(self, node: fx.Node) -> fx.Node:
-        """The value of this node in the stage."""
-        return self._copies.get(node) or self._copy(node)
+    def _copy(self, wanted: Sequence[fx.Node], part: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
+        """Copy all that these nodes need to the part, behind the nodes that it has copies of."""
+        wanting = needed(wanted, frozenset(copies).__contains__)
+        for node in self.module.graph.nodes:
+            if node in wanting and node not in copies:
+                copy = copies[node] = part.node_copy(node, copies.__getitem__)
+                if copy.target is torch.ops.aten.view.default:
+                    copy.target = torch.ops.aten.reshape.default  # gathered rows may have other strides
 
-    def _copy(self, node: fx.Node) -> fx.Node:
-        for source in node.all_input_nodes:  # the sources of a value that is computed again come first
-            self._of(source)
-        copy = self._graph.node_copy(node, self._of)
-        if copy.target is torch.ops.aten.view.default:
-            copy.target = torch.ops.aten.reshape.default  # gathered rows may have other strides
-        self._copies[node] = copy
-        return copy
 
-    def _passed_on(self, node: fx.Node) -> fx.Node:
-        return self._passed.get(node) or self._moved(self._of(node), self._rows(node), 0)
-
-    def _rows(self, node: fx.Node) -> int:
-        return self._whole.row_dim(node) or 0
-
-    def _moved(self, copy: fx.Node, dim: int, to: int) -> fx.Node:
-        return copy if dim == to else self._graph.call_function(torch.movedim, (copy, dim, to))
+def _moved(copy: fx.Node, dim: int, to: int) -> fx.Node:
+    return copy if dim == to else copy.graph.call_function(torch.movedim, (copy, dim, to))
 
 
 def _is_tensor(node: fx.Node) -> bool:

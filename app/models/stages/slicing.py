@@ -135,7 +135,7 @@ def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
     crossing: dict[int, int] = {}
     for place in range(1, len(graph.nodes)):
         with suppress(CannotCut):
-            crossing[place] = graph.crossing(place)
+            crossing[place] = len(graph.crossing(place))
     if len(crossing) < stages - 1:
         raise ConfigError(f"expected fewer stages, got {stages}: it cannot be cut in so many places")
     ends = list(accumulate(times, initial=0.0))
