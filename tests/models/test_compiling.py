@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_a_child_whose_server_has_ended_says_nothing(how: str) -> None:
     """Its errors would be the last lines of the server's log."""
     command = [sys.executable, "-I", "-S", "-c", compiling._CHILD]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as child:
-        asked, answers = compiling._pipes(child)
+        asked: Any = child.stdin
+        answers: Any = child.stdout
         asked.write(marshal.dumps((b"1", "a.py", 0)))
         asked.flush()
         assert marshal.load(answers) is not None

@@ -6,13 +6,13 @@ Every fault of the file becomes a ConfigError `FILE: KEY: expected ..., got ...`
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
+from app.contract import Batching, ModelInfo, ModelSource
 from app.errors import ConfigError
 from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, expects, explain
 from app.models.description.declared_specs import input_specs, output_specs
@@ -41,6 +41,7 @@ INSTEAD = {
     **dict.fromkeys((".joblib", ".ubj", ".json", ".txt"), _ESTIMATOR),
 }
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
+#: A batch is padded to its longest row, so one row of a million values would make all others as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 
 
@@ -136,11 +137,7 @@ def is_onnx(source: str) -> bool:
     return source.endswith(".onnx")
 
 
-def model_info(
-    config: ModelTable,
-    source: ModelSource,
-    overrides: Mapping[str, object] | None = None,
-) -> ModelInfo:
+def model_info(config: ModelTable, source: ModelSource, overrides: Mapping[str, object] | None = None) -> ModelInfo:
     """The ModelInfo that the file declares. Reads the files of labels.
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
@@ -149,14 +146,14 @@ def model_info(
     outputs are those known before the model is loaded.
     """
     path = source.folder / FILE_NAME
+    batching = _batching(config.batching, overrides or {})
     if config.task is not None:
         inputs, outputs = TASKS[config.task].sent, TASKS[config.task].answered
     else:
         inputs = input_specs(path, config.inputs)
         outputs = output_specs(path, config.outputs, inputs)
-    batching = _batching(config.batching, overrides or {})
-    if config.task is None:  # a task's token ids have a bound
-        batching = _with_buckets(batching, inputs)
+        if not (batching.length_buckets or all(spec.bounded for spec in inputs)):
+            batching = batching.model_copy(update={"length_buckets": _BUCKETS})
     return ModelInfo(
         name=source.name,
         version=str(source.version),
@@ -165,16 +162,6 @@ def model_info(
         outputs=outputs,
         batching=batching,
     )
-
-
-def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
-    """Default length buckets for inputs without bound, so that only rows of similar length share a batch.
-
-    A batch is padded to its longest row: one row of a million values would make all others as long.
-    """
-    if batching.length_buckets or all(spec.bounded for spec in inputs):
-        return batching
-    return batching.model_copy(update={"length_buckets": _BUCKETS})
 
 
 def _batching(declared: Batching, overrides: Mapping[str, object]) -> Batching:

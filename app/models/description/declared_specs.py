@@ -27,22 +27,17 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
     specs: list[TensorSpec] = []
     for index, table in enumerate(tables):
         with _errors_of(path, "inputs", index):
-            if table.lengths is not None:
-                specs.append(_lengths_spec(table, sent, bounds))
-            elif table.mask is not None:
-                specs.append(_mask_spec(table, sent, bounds))
-            else:
-                specs.append(
-                    _spec(
-                        table,
-                        _axis_names(table),
-                        bounds,
-                        pad_value=table.pad_value,
-                        minimum=table.minimum,
-                        maximum=table.maximum,
-                    )
-                )
+            specs.append(_input_spec(table, sent, bounds))
     return tuple(specs)
+
+
+def _input_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
+    if table.lengths is not None:
+        return _lengths_spec(table, sent, bounds)
+    if table.mask is not None:
+        return _mask_spec(table, sent, bounds)
+    values = {key: getattr(table, key) for key in ("pad_value", "minimum", "maximum")}
+    return _spec(table, _axis_names(table), bounds, **values)
 
 
 def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -103,10 +98,9 @@ def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
 def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
     source = _source("lengths", str(table.lengths), sent)
     axis, *others = filter(None, _axis_names(source))
+    got = f"got {source.name!r} of shape {source.shape!r}"
     if others:
-        raise ValueError(
-            f"lengths: expected an input with one variable axis, got {source.name!r} of shape {source.shape!r}"
-        )
+        raise ValueError(f"lengths: expected an input with one variable axis, {got}")
     longest = bounds.get(axis, _LONGEST)
     if longest > int(np.iinfo(DATATYPES[table.datatype]).max):
         raise ValueError(f"datatype: expected a type that holds lengths up to {longest}, got {table.datatype!r}")

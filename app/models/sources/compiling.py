@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from types import CodeType
-from typing import IO, Any
+from typing import Any
 
 #: Reads (source, path, optimization), answers with the code or None, until its input ends. No error is sent: who asked
 #: compiles by itself then, and gets it.
@@ -73,29 +73,19 @@ def _compiled(source: bytes, path: str, optimize: int) -> CodeType | None:
             # isolated: it finds nothing but the standard library
             command = [sys.executable, "-I", "-S", "-c", _CHILD]
             _here.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        asked, answers = _pipes(_here.child)
-        asked.write(marshal.dumps((source, path, sys.flags.optimize if optimize < 0 else optimize)))
-        asked.flush()
-        code: CodeType | None = marshal.load(answers)
+        _here.child.stdin.write(marshal.dumps((source, path, sys.flags.optimize if optimize < 0 else optimize)))
+        _here.child.stdin.flush()
+        code: CodeType | None = marshal.load(_here.child.stdout)
         return code
     except (OSError, EOFError, ValueError, TypeError):
         _here.on = False
         return None
 
 
-def _pipes(child: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    return child.stdin, child.stdout
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    asked, answers = _pipes(child)
-    try:
-        asked.close()
-        child.wait(_END_S)
-    except (OSError, subprocess.TimeoutExpired):
-        child.kill()
-        child.wait()
-    finally:
-        answers.close()
+def _end(child: Any) -> None:
+    with child:  # which closes its pipes, and waits for it
+        try:
+            child.stdin.close()
+            child.wait(_END_S)
+        except (OSError, subprocess.TimeoutExpired):
+            child.kill()

@@ -59,8 +59,8 @@ def one_at_a_time() -> AbstractContextManager[None]:
     return _held(PATCHING)
 
 
-def optional(module: str, package: str = "") -> ModuleType:
-    """Import a library that only some models need. Raises ConfigError naming the `package` to install."""
+def optional(module: str) -> ModuleType:
+    """Import a library that only some models need. Raises ConfigError that says what to install."""
     top = module.partition(".")[0]
     try:
         with _IMPORTING:
@@ -68,7 +68,7 @@ def optional(module: str, package: str = "") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != top:
             raise
-        raise not_installed(package or top) from None
+        raise not_installed(top) from None
 
 
 def import_callable(module: str, name: str, folder: Path) -> Any:

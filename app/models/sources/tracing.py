@@ -25,25 +25,17 @@ _is_tracing = symbolic.is_fx_symbolic_tracing
 _here = threading.local()  # `traces`: how many of this thread run, one within another
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def alone(*args: Any, **kwargs: Any) -> Any:
-        with _TRACING:
-            return function(*args, **kwargs)
-
-    return alone
-
-
-def _with_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_alone`, for what imports torch's compiler, which takes this lock for its own then: it traces while it holds
-    that, and with two locks each thread could wait for the other.
+def _alone(function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
+    """`compiles`: it imports torch's compiler, which takes this lock for its own then: it traces while it holds that,
+    and with two locks each thread could wait for the other.
     """
 
     @wraps(function)
     def alone(*args: Any, **kwargs: Any) -> Any:
-        from torch._dynamo import convert_frame
+        if compiles:
+            from torch._dynamo import convert_frame
 
-        convert_frame.compile_lock = _TRACING
+            convert_frame.compile_lock = _TRACING
         with _TRACING:
             return function(*args, **kwargs)
 
@@ -81,11 +73,11 @@ def _is_tracing_here() -> bool:
 _REPLACED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (fx.Tracer, "trace", _own_thread_alone),
     (symbolic, "is_fx_symbolic_tracing", _is_tracing_here),
-    (torch, "compile", _with_compiler(torch.compile)),
-    (torch.export, "export", _with_compiler(torch.export.export)),
-    (torch.export, "load", _with_compiler(torch.export.load)),
-    (torch.jit, "trace", _alone(torch.jit.trace)),
-    (torch.jit, "trace_module", _alone(torch.jit.trace_module)),
+    (torch, "compile", _alone(torch.compile, compiles=True)),
+    (torch.export, "export", _alone(torch.export.export, compiles=True)),
+    (torch.export, "load", _alone(torch.export.load, compiles=True)),
+    (torch.jit, "trace", _alone(torch.jit.trace, compiles=False)),
+    (torch.jit, "trace_module", _alone(torch.jit.trace_module, compiles=False)),
 )
 
 

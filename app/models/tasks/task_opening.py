@@ -22,7 +22,7 @@ from app.models.tasks.heads import ScoreHead
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import Labels, task_model
 from app.models.tasks.task_specs import TASKS
-from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
+from app.models.tasks.text_tasks import TEXT_TASKS, TOP, TextModel, labels_of, score_function, vector
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")
@@ -40,9 +40,7 @@ def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
     model = _open_model(task, place, config.kwargs)
     if task == "image-classification":
         return _image_classifier(model, place, options, info)
-    files = SentenceFiles(place)
-    tokenizer = _open_tokenizer(place, task)
-    return open_text_task(task, TextModel(model, tokenizer, files, options, info))
+    return TEXT_TASKS[task](TextModel(model, _open_tokenizer(place, task), SentenceFiles(place), options, info))
 
 
 def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:

@@ -43,10 +43,6 @@ def labels_and_scores(count: int) -> _Specs:
     return _vector("labels", "BYTES", count), _vector("scores", "FP32", count)
 
 
-def embedding(size: int) -> _Specs:
-    return (_vector("embedding", "FP32", size),)
-
-
 def masks(top: int) -> _Specs:
     """For each mask of the text, `top` tokens and their scores."""
     return tuple(

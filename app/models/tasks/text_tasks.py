@@ -61,11 +61,6 @@ class TextModel:
         return kind(tokenizer, vocabulary, how, sent)
 
 
-def open_text_task(task: str, text: TextModel) -> Model:
-    """The model of a task. Raises ConfigError if the model's files do not fit the task."""
-    return _OPENED[task](text)
-
-
 def _text_classification(text: TextModel) -> Model:
     pairs = text.options.pairs
     reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if pairs else (task_specs.TEXT,))
@@ -85,17 +80,13 @@ def _token_classification(text: TextModel) -> Model:
 
 
 def _feature_extraction(text: TextModel) -> Model:
-    reader = text.reader(prompt=_prompt(text))
-    module, size = _embedder(text, reader)
-    outputs = task_specs.embedding(size)
+    reader, module, outputs = _embedder(text)
     return task_model(text.info, module, reader, Answers(outputs), outputs, reader.samples())
 
 
 def _sentence_similarity(text: TextModel) -> Model:
-    reader = text.reader(prompt=_prompt(text))
-    module, size = _embedder(text, reader)
-    outputs, answers = task_specs.embedding(size), Similarities(text.files.similarity())
-    embedder = Front(reader, Answers(outputs), reader.example())
+    reader, module, outputs = _embedder(text)
+    answers, embedder = Similarities(text.files.similarity()), Front(reader, Answers(outputs), reader.example())
     asked = SentencesReader(reader)
     return task_model(text.info, module, asked, answers, outputs, reader.samples(), embedder=embedder)
 
@@ -172,7 +163,8 @@ def _writing(task: str, text: TextModel) -> Model:
     return open_writing(text.info, model, reader, tokenizer, bounds)
 
 
-_OPENED: dict[str, Callable[[TextModel], Model]] = {
+#: By task, what makes its model. It raises ConfigError if the model's files do not fit the task.
+TEXT_TASKS: dict[str, Callable[[TextModel], Model]] = {
     "text-classification": _text_classification,
     "token-classification": _token_classification,
     "feature-extraction": _feature_extraction,
@@ -185,13 +177,10 @@ _OPENED: dict[str, Callable[[TextModel], Model]] = {
 }
 
 
-def _prompt(text: TextModel) -> str:
-    return text.files.prompt() if text.options.prompt is None else text.options.prompt
-
-
-def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
-    """The module that makes a vector of a text, and the vector's size."""
+def _embedder(text: TextModel) -> tuple[TextReader, nn.Module, tuple[TensorSpec]]:
+    """The reader of texts, the module that makes a vector of each, and its output."""
     options, files = text.options, text.files
+    reader = text.reader(prompt=files.prompt() if options.prompt is None else options.prompt)
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
     module = PooledHead(text.model, reader.names, pooling, normalize, files.dense())
@@ -199,7 +188,8 @@ def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
     ids = torch.from_numpy(samples[0].arrays[0])[None] if samples else torch.zeros(1, 1, dtype=torch.int64)
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     with torch.inference_mode():
-        return module, module.eval()(*(given[name] for name in reader.names)).shape[-1]
+        size = module.eval()(*(given[name] for name in reader.names)).shape[-1]
+    return reader, module, (vector("embedding", size),)
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:
