@@ -89,13 +89,13 @@ class Namespace:
         self._file = str(path)
         if str(path.parent) != self._path[0]:
             self._path.insert(0, str(path.parent))
-        spec = importlib.util.spec_from_loader(self.name, _SourceLoader(self.name, str(path)), is_package=True)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{path}: cannot be loaded as Python")
-        spec.submodule_search_locations = self._path
+        loader = _SourceLoader(self.name, str(path))
+        locate = importlib.util.spec_from_file_location
+        spec = locate(self.name, path, loader=loader, submodule_search_locations=self._path)
+        assert spec is not None  # there is a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module  # dataclasses look themselves up there while the code runs
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
         return module
 
     def close(self) -> None:

@@ -121,17 +121,12 @@ def _check_member(reader: Any, name: str, path: Path) -> None:
 
 def open_torchscript(path: Path) -> nn.Module:
     """The scripted or traced module, on the CPU. Raises ConfigError saying what else the file is and what to do."""
-    check_torchscript(path)
-    load: Any = torch.jit.load
-    module: nn.Module = load(str(path), map_location="cpu")
-    return module
-
-
-def check_torchscript(path: Path) -> None:
-    """Raise ConfigError unless the file is an archive of `torch.jit.save`."""
     members = _members(path)
     if "constants.pkl" not in members or not any(name.startswith("code/") for name in members):
         raise ConfigError(f"{path}: expected TorchScript, as torch.jit.save writes it. {_OTHERS}")
+    load: Any = torch.jit.load
+    module: nn.Module = load(str(path), map_location="cpu")
+    return module
 
 
 def _members(path: Path) -> set[str]:

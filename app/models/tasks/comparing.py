@@ -35,12 +35,10 @@ class SentencesReader(WrappingReader):
         return CallTexts(texts, all_names.__getitem__, counts)
 
     def example(self) -> SampleRow | None:
-        one = self.reader.example()
-        if one is None:
+        if (one := self.reader.example()) is None:
             return None
-        (text,) = one.arrays
-        shorter = text.item().rsplit(b" ", 1)[0]
-        return SampleRow((text, np.array([text.item(), shorter], object)), {"sentences": 2})
+        text = one.arrays[0].item()
+        return SampleRow((one.arrays[0], np.array([text, text.rsplit(b" ", 1)[0]], object)), {"sentences": 2})
 
 
 class LabelsReader(WrappingReader):

@@ -71,10 +71,7 @@ class QuestionReader(TextReader):
 
     def example(self) -> SampleRow | None:
         one = super().example()
-        if one is None:
-            return None
-        question: Array = np.array(b"What day?", object)
-        return SampleRow((question, one.arrays[1]))
+        return None if one is None else SampleRow((np.array(b"What day?", object), one.arrays[1]))
 
 
 @dataclass(frozen=True, slots=True)

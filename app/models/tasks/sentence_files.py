@@ -29,24 +29,22 @@ class SentenceFiles:
 
     def __init__(self, place: str) -> None:
         self._place = place
-        found = self._json("modules.json")
         #: Kind and folder of each step.
         self._steps = [
             (str(step.get("type", "")).rpartition(".")[2], str(step.get("path", "")))
-            for step in (found if isinstance(found, list) else [])
+            for step in self._read("modules.json", list)
             if isinstance(step, dict)
         ]
 
     def most_tokens(self) -> int | None:
-        found = self._json("sentence_bert_config.json")
-        most = found.get("max_seq_length") if isinstance(found, dict) else None
+        most = self._read("sentence_bert_config.json").get("max_seq_length")
         return most if isinstance(most, int) else None
 
     def pooling(self) -> str | None:
         """`mean`, `cls` or `last`; None if no file says. Raises ConfigError for another kind."""
         folder = next((path for kind, path in self._steps if kind == "Pooling" and path), "1_Pooling")
-        found = self._json(f"{folder}/config.json")
-        if not isinstance(found, dict):
+        found = self._read(f"{folder}/config.json")
+        if not found:
             return None
         flags = [flag[1] for key in sorted(found) if (flag := _POOLING_FLAG.fullmatch(key)) and found[key] is True]
         modes = found.get("pooling_mode", flags)
@@ -71,25 +69,26 @@ class SentenceFiles:
 
     def prompt(self) -> str:
         """The default prompt, which is put before each text."""
-        found = self._own()
+        found = self._read(SENTENCE_CONFIG)
         return str(found.get("prompts", {}).get(found.get("default_prompt_name"), ""))
 
     def activation(self) -> str | None:
         """Of a cross-encoder: the name of torch's class that turns its logit into a score."""
-        return self._own().get("activation_fn")
+        name: str | None = self._read(SENTENCE_CONFIG).get("activation_fn")
+        return name
 
     def similarity(self) -> str:
         """`cosine` or `dot`. Raises ConfigError for another."""
-        name = self._own().get("similarity_fn_name") or "cosine"
+        name = self._read(SENTENCE_CONFIG).get("similarity_fn_name") or "cosine"
         if name not in ("cosine", "dot"):
             raise ConfigError(f"expected similarity_fn_name cosine or dot, got {name!r}")
         return str(name)
 
     def _layer(self, folder: str) -> nn.Sequential:
-        config = self._json(f"{folder}/config.json")
-        weights = self._path(f"{folder}/model.safetensors")
-        activation = str((config or {}).get("activation_function", "Tanh")).rpartition(".")[2]
-        if weights is None or config is None or activation not in _ACTIVATIONS:
+        config = self._read(f"{folder}/config.json")
+        weights = cached_file(self._place, f"{folder}/model.safetensors")
+        activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+        if weights is None or not config or activation not in _ACTIVATIONS:
             raise ConfigError(
                 f"expected {folder}/model.safetensors, and in its config.json an activation_function of "
                 f"{', '.join(_ACTIVATIONS)}, got {activation}"
@@ -98,13 +97,8 @@ class SentenceFiles:
         layer.load_state_dict({name.removeprefix("linear."): values for name, values in load_file(weights).items()})
         return nn.Sequential(layer, _ACTIVATIONS[activation]())
 
-    def _own(self) -> dict[str, Any]:
-        found = self._json(SENTENCE_CONFIG)
-        return found if isinstance(found, dict) else {}
-
-    def _json(self, name: str) -> Any:
-        path = self._path(name)
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
-
-    def _path(self, name: str) -> str | None:
-        return cached_file(self._place, name)
+    def _read(self, name: str, kind: type[Any] = dict) -> Any:
+        """What a file of JSON holds; nothing where there is none, or of another kind."""
+        path = cached_file(self._place, name)
+        found = None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        return found if isinstance(found, kind) else kind()

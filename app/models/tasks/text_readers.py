@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -70,7 +69,17 @@ class CallTexts:
     note: Any = None
 
     def wrong(self, row: int, what: str) -> BadText:
-        return _wrong(self.name, row, len(self.texts), what)
+        if isinstance(self.name, str):
+            return BadText(self.name, row if len(self.texts) > 1 else None, what)
+        return BadText(self.name(row), None, what)
+
+    def text(self, row: int) -> str:
+        """Raises BadText for bytes that are no UTF-8."""
+        value = self.texts[row]
+        try:
+            return value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as error:
+            raise self.wrong(row, f"expected UTF-8, got byte {error.object[error.start]:#04x} in it") from None
 
 
 class TextReader(Reader):
@@ -133,8 +142,8 @@ class TextReader(Reader):
 
     def texts(self, array: Array, name: Names) -> list[str]:
         """The texts of an input. Raises BadText."""
-        values = array.reshape(-1)
-        return [_text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
+        call = CallTexts([*array.reshape(-1)], name)
+        return [call.text(row) for row in range(array.size)]
 
     def translated(self, calls: Sequence[CallTexts], cut: TextCut | None, *, whole: bool = False) -> list[Translated]:
         """The model's rows of each call; all texts are tokenized at once. Raises BadText.
@@ -290,16 +299,3 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
         return asked
     bounds = [bound for bound in (positions, own, tokenizer.model_max_length) if bound is not None and bound < _NONE]
     return min(bounds, default=_DEFAULT_MOST)
-
-
-def _text(value: Any, wrong: Callable[[str], BadText]) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise wrong(f"expected UTF-8, got byte {error.object[error.start]:#04x} in it") from None
-
-
-def _wrong(name: Names, row: int, rows: int, wrong: str) -> BadText:
-    if isinstance(name, str):
-        return BadText(name, row if rows > 1 else None, wrong)
-    return BadText(name(row), None, wrong)
