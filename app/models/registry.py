@@ -170,6 +170,7 @@ class Registry:
         for number, served in started.items():
             one = versions[number]
             one.served, one.reason = served, served.model.note
+            one.unchecked = served.untried is not None and served.model.checks.row_check != "off"
         held = {source.version for source in sources}
         gone = [] if failures else [number for number in versions if number not in held]
         for number in gone:

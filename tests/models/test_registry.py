@@ -166,7 +166,22 @@ async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_h
     await registry.load("a")
     assert serial(registry, "a") > before
     registry.serving["a", None].untried = None
-    assert states(registry)["a", "1"] == "READY"
+    unchecked = (
+        "whether its rows are independent is unchecked, as it raised on every made-up row; "
+        'give real rows: [warmup] file = "sample.json" in model.toml'
+    )
+    assert registry.index()[0] == IndexEntry("a", "1", "READY", unchecked, required=True)
+    host.untried.clear()
+    await registry.load("a")
+    assert registry.index()[0] == IndexEntry("a", "1", "READY", "", required=True)
+
+
+async def test_where_rows_are_not_to_be_compared_nothing_is_said_of_it(registry, host, repo):
+    write_model(repo / "a", f'row_check = "off"\n{TOML}')
+    host.untried.add("a 1")
+    await registry.load_all()
+    registry.serving["a", None].untried = None
+    assert registry.index()[0] == IndexEntry("a", "1", "READY", "", required=True)
 
 
 async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(loaded, host, repo):

@@ -58,6 +58,8 @@ _ONE_SIZE = "was it exported, or written, for one batch size? Export it with a d
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
 
+#: What is not known of a model that has run no row before it served.
+UNCHECKED = f"whether its rows are independent is unchecked, as it raised on every made-up row; {GIVE_ROWS}"
 #: Why a model that has run no row is refused if an older version of it works.
 REPLACES_NONE = "It replaces no version that works, unless model.toml says allow_untried = true"
 
