@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,13 +50,6 @@ def file_at(path: Path) -> Path:
 def entries_of(folder: Path) -> list[Path]:
     """What is in the folder, in order of names. Raises ConfigError."""
     return sorted(ask(lambda place: list(place.iterdir()), folder))
-
-
-def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one place; False if that cannot be told."""
-    with suppress(OSError, ValueError):
-        return os.path.samefile(one, other)
-    return False
 
 
 def _kind(path: Path) -> str:

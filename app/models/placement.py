@@ -54,11 +54,8 @@ def movable(model: Model) -> bool:
 def warn_of_indices(model: Model) -> None:
     """Warn of integer inputs without bounds: an index out of range crashes a GPU kernel."""
     for spec in model.info.client_inputs:
-        if (
-            spec.dtype.kind in "iu"
-            and spec.dtype.itemsize >= _INDEX_BYTES
-            and (spec.minimum is None or spec.maximum is None)
-        ):
+        may_be_index = spec.dtype.kind in "iu" and spec.dtype.itemsize >= _INDEX_BYTES
+        if may_be_index and (spec.minimum is None or spec.maximum is None):
             log.warning(
                 "model %s: input %r has no minimum and maximum: an index out of range would crash the GPU",
                 model.info.name, spec.name,
@@ -79,12 +76,10 @@ def place(model: Model, placement: Placement) -> Model:
         placement = replace(placement, compile=False)
     dtype = PRECISIONS[placement.precision]
     try:
-        for part in (
-            module,
-            *(one for one in (*model.stages.calls, model.stages.context) if isinstance(one, nn.Module)),
-        ):
-            part.to(device=placement.device, dtype=dtype)
-            _move_rest(part, placement.device, dtype)
+        for part in (module, *model.stages.calls, model.stages.context):
+            if isinstance(part, nn.Module):
+                part.to(device=placement.device, dtype=dtype)
+                _move_rest(part, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
         raise ConfigError(f"cannot be moved to {what}: {error}") from error

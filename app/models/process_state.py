@@ -35,23 +35,15 @@ class Setting(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], object]
 
+    def now(self) -> Any:
+        try:
+            return self.get()
+        except (OSError, RuntimeError):  # of a folder that was removed; of what was set by torch's newer switches
+            return _UNKNOWN
+
 
 def _put_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)  # None: without a mode that costs time
-
-
-def _precision() -> object:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set by torch's newer switches, which cannot be read here
-        return _UNKNOWN
-
-
-def _folder() -> object:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return _UNKNOWN
 
 
 def _errors() -> list[Any]:
@@ -111,9 +103,9 @@ SETTINGS = (
     Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
     Setting("torch's deterministic mode", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     Setting("torch's autocast", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
-    Setting("torch's precision of products", _precision, torch.set_float32_matmul_precision),
+    Setting("torch's precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     Setting("numpy's handling of errors", np.geterr, lambda before: np.seterr(**before)),
-    Setting("the working folder", _folder, os.chdir),
+    Setting("the working folder", os.getcwd, os.chdir),
     Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda one: locale.setlocale(locale.LC_ALL, one)),
     Setting("the recursion limit", _recursion_limit, sys.setrecursionlimit),
     Setting("warnings that are errors", _errors, _put_errors),
@@ -149,7 +141,7 @@ class ProcessState:
     """The values of settings when it was made, on this thread."""
 
     def __init__(self, settings: Collection[Setting] = SETTINGS) -> None:
-        self._before = [(setting, setting.get()) for setting in settings]
+        self._before = [(setting, setting.now()) for setting in settings]
 
     @classmethod
     def unless_one_builds(cls, settings: Collection[Setting] = SETTINGS) -> Self | None:
@@ -170,7 +162,7 @@ class ProcessState:
         try:
             changed = []
             for setting, before in self._before:
-                now = setting.get()
+                now = setting.now()
                 if before is not _UNKNOWN and not _equal(now, before):
                     with suppress(OSError, ValueError, RuntimeError):  # the folder is gone, for one
                         setting.put(before)

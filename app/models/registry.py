@@ -273,10 +273,7 @@ class Registry:
 
     def _turn(self, name: str) -> asyncio.Lock:
         """The lock that orders changes of one model: it wakes its waiters in order. Freed when unused."""
-        turn = self._turns.get(name)
-        if turn is None:
-            turn = self._turns[name] = asyncio.Lock()
-        return turn
+        return self._turns.setdefault(name, asyncio.Lock())
 
     async def _own(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run in a task of the registry, so that a caller who disconnects does not leave a change half done."""

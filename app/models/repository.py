@@ -99,8 +99,11 @@ class Repository:
         return _versions(name, folder) if folder is not None else []
 
     def folders(self) -> Mapping[str, Path]:
-        """The folders that may hold a model, by name; no hidden ones. Raises ConfigError as `scan` does."""
-        entries = (entry for entry in self._entries() if NAME.fullmatch(entry.name) and not _is_hidden(entry.name))
+        """The folders that may hold a model, by name. Raises ConfigError as `scan` does.
+
+        No hidden ones: a trash, snapshots, what a ConfigMap's links lead to.
+        """
+        entries = (entry for entry in self._entries() if NAME.fullmatch(entry.name) and entry.name[0] != ".")
         return {**{entry.name: entry for entry in entries}, **self._named}
 
     def _entries(self) -> list[Path]:
@@ -129,11 +132,6 @@ def _is_folder(field: str, place: Path) -> bool:
         raise ConfigError(f"{field}: {error}") from None
 
 
-def _is_hidden(name: str) -> bool:
-    """Whether it is no model's: a trash, snapshots, what a ConfigMap's links lead to."""
-    return name.startswith(".")
-
-
 def _is_one_model(folder: Path) -> bool:
     """Whether the folder is a model's own: it holds model.toml, or models in numbered folders and in no others."""
     try:
@@ -142,7 +140,7 @@ def _is_one_model(folder: Path) -> bool:
         entries = entries_of(folder)
     except ConfigError:
         return False  # reading it as a repository will raise the error
-    models = [one.name for one in entries if not _is_hidden(one.name) and leads_to(one / FILE_NAME, FILE)]
+    models = [one.name for one in entries if one.name[0] != "." and leads_to(one / FILE_NAME, FILE)]
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 

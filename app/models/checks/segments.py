@@ -230,17 +230,12 @@ class _Cell:
 
     def step(self, lone: Sequence[LoneRow]) -> Tensors:
         """One step of some rows: their ys, states, and which have ended if the cell says so."""
-        given = _joined(lone)
+        given = list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))  # in memory of its own
         reads = len(given) - self.states
         stepped = self._cell.step(given[0] if reads else None, tuple(given[reads:]))
         self.ys = len(stepped.ys)
         ended = [] if stepped.ended is None else [stepped.ended]
         return [value.clone() for value in (*stepped.ys, *stepped.state, *ended)]
-
-
-def _joined(lone: Sequence[LoneRow]) -> list[torch.Tensor]:
-    """What these rows were given as a batch, in memory of its own."""
-    return list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))
 
 
 # decoders

@@ -70,7 +70,9 @@ class Places(Generic[T]):
         """Move a row to a place; a row there moves to this row's place."""
         other, before = self._at[place], row.place
         if other is None:
-            self._copy_row(row, place)
+            self.own.copy(place, row.end, self.own, before, row.end, row.written)
+            if self.read is not None:
+                self.read.copy(place, row.read, self.read, before, row.read, row.read)
         else:
             first = min(row.end - row.written, other.end - other.written)
             self.own.swap(before, place, slice(first, max(row.end, other.end)))
@@ -79,11 +81,6 @@ class Places(Generic[T]):
             other.place = before
         self._at[before], self._at[place] = other, row
         row.place = place
-
-    def _copy_row(self, row: PlacedText[T], place: int) -> None:
-        self.own.copy(place, row.end, self.own, row.place, row.end, row.written)
-        if self.read is not None:
-            self.read.copy(place, row.read, self.read, row.place, row.read, row.read)
 
     def _align(self, rows: Sequence[PlacedText[T]]) -> None:
         """Move rows so that all end at one column with room for one more: the column of most of them, if possible."""

@@ -44,7 +44,9 @@ class Recurrent:
             raise ConfigError(f"Recurrent: cell: expected an object with a method step(x_t, state), got {_kind(cell)}")
         self.cell = cell
         self.state = _shapes(state)
-        self.max_steps = _steps(max_steps)
+        if max_steps is not None and not _is_length(max_steps):
+            raise ConfigError(f"Recurrent: max_steps: expected a number of at least 1 or None, got {max_steps!r}")
+        self.max_steps = max_steps
 
     @property
     def starts(self) -> bool:
@@ -69,13 +71,6 @@ def _shapes(state: Any) -> Shapes:
     if not fits or not all(_is_length(axis) for shape in state for axis in shape):
         raise ConfigError(f"Recurrent: state: expected shapes of one row's state, like ((2, 512), (2,)), got {state!r}")
     return tuple(tuple(shape) for shape in state)
-
-
-def _steps(max_steps: Any) -> int | None:
-    if max_steps is not None and not _is_length(max_steps):
-        raise ConfigError(f"Recurrent: max_steps: expected a number of at least 1 or None, got {max_steps!r}")
-    steps: int | None = max_steps
-    return steps
 
 
 def _is_length(value: Any) -> bool:

@@ -110,10 +110,6 @@ class SecondAxes:
 def resized(rows: torch.Tensor, length: int) -> torch.Tensor:
     """Rows as long as `length` along their second axis: cut, or padded with 0."""
     had = rows.shape[1]
-    if had == length:
-        return rows
-    if had > length:
-        return rows[:, :length]
-    longer = rows.new_zeros((rows.shape[0], length, *rows.shape[2:]))
-    longer[:, :had] = rows
-    return longer
+    if had < length:
+        return nn.functional.pad(rows, (*[0] * (2 * rows.ndim - 3), length - had))
+    return rows if had == length else rows[:, :length]

@@ -21,8 +21,8 @@ from app.models.sources.imports import optional
 from app.models.tasks.heads import ScoreHead
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import Labels, task_model
-from app.models.tasks.task_specs import TASKS
-from app.models.tasks.text_tasks import TEXT_TASKS, TOP, TextModel, labels_of, score_function, vector
+from app.models.tasks.task_specs import TASKS, vector
+from app.models.tasks.text_tasks import TEXT_TASKS, TOP, TextModel, labels_of, score_function
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")

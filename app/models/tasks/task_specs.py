@@ -23,7 +23,7 @@ def _value(name: str, datatype: str) -> TensorSpec:
     return TensorSpec(name, datatype, (), (), ())
 
 
-def _vector(name: str, datatype: str, length: int) -> TensorSpec:
+def vector(name: str, length: int, datatype: str = "FP32") -> TensorSpec:
     return TensorSpec(name, datatype, (length,), ("",), (length,))
 
 
@@ -40,7 +40,7 @@ LABELLED = (TEXT, _along("candidate_labels", "BYTES", "candidate_labels"))
 
 def labels_and_scores(count: int) -> _Specs:
     """`count` labels and their scores."""
-    return _vector("labels", "BYTES", count), _vector("scores", "FP32", count)
+    return vector("labels", count, "BYTES"), vector("scores", count)
 
 
 def masks(top: int) -> _Specs:

@@ -21,6 +21,7 @@ from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHe
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
+from app.models.tasks.task_specs import vector
 from app.models.tasks.text_readers import MaskReader, Reading, TextReader, most_tokens
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
@@ -222,11 +223,6 @@ def score_function(config: Any) -> str:
 
 def labels_of(config: Any) -> list[str]:
     return [str(config.id2label[index]) for index in range(config.num_labels)]
-
-
-def vector(name: str, length: int) -> TensorSpec:
-    """An output of the model itself."""
-    return TensorSpec(name, "FP32", (length,), ("",), (length,))
 
 
 def along_tokens(name: str, datatype: str, length: int, reader: TextReader) -> TensorSpec:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.model_files import is_same
 from app.models.tasks.sentence_files import SENTENCE_CONFIG
 from app.models.tasks.task_opening import TOKENIZER_FILES
 from app.models.tasks.task_specs import TASKS
@@ -49,6 +49,13 @@ def write_task(target: Path, origin: str | Path, task: str) -> None:
     text = f"source = {json.dumps(source)}\ntask = {json.dumps(task)}\n"
     text += "\n[task_options]\npairs = true\n" if pairs else ""
     (target / FILE_NAME).write_text(text, encoding="utf-8")
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one place; False if that cannot be told."""
+    with suppress(OSError, ValueError):
+        return os.path.samefile(one, other)
+    return False
 
 
 def fitting_task(folder: Path) -> str:
