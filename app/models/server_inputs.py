@@ -12,10 +12,7 @@ from app.models.base import TORCH_DTYPES
 
 
 def with_server_inputs(
-    inputs: Sequence[TensorSpec],
-    sent: Sequence[Any],
-    lengths: Mapping[str, torch.Tensor],
-    longest: Mapping[str, int],
+    inputs: Sequence[TensorSpec], sent: Sequence[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]
 ) -> list[Any]:
     """All inputs of a batch in the order declared: those that clients send, and those that the server computes.
 

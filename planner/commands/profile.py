@@ -222,7 +222,7 @@ class MeasuredProfile:
 
 def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     """A table of batch times of a few sizes, a column for each stage or length; nothing without curves."""
-    from app.engine.profiling.sampler import size_sets
+    from app.engine.profiling.idle import size_sets
 
     if not curves:
         return []

@@ -145,7 +145,7 @@ def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
 async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> StageTimes:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
     from app.contract import Stages
-    from app.engine.profiling.sampler import size_sets
+    from app.engine.profiling.idle import size_sets
     from app.scheduler.estimates.evidence import UnitTime
 
     whole = replace(model, stages=Stages())

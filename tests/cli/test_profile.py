@@ -10,7 +10,7 @@ import pytest
 from app import models
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
-from app.engine.profiling.sampler import concurrency_levels
+from app.engine.profiling.idle import concurrency_levels
 from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place

@@ -8,7 +8,7 @@ scheduler gets the profile once, at the end (`reprofile`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -17,18 +17,10 @@ from app.engine.executor import TRIED_TOKENS
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc, workers_for
-from app.engine.profiling.sampler import (
-    LEAST,
-    Sampler,
-    at_lengths,
-    concurrency_levels,
-    length_sets,
-    points,
-    size_sets,
-)  # fmt: skip
 from app.engine.profiling.warmup import lay_out
 from app.models.checks.samples import longest, most_length
-from app.scheduler.estimates.evidence import Point
+from app.scheduler.estimates.evidence import IDLE, Evidence, Point, UnitTime
+from app.scheduler.estimates.profile import Profile
 
 _QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps between its calls
 #: Times a batch's own time without a call, before it is measured: so a call is unlikely to coincide, and measuring
@@ -36,6 +28,9 @@ _QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps be
 _PATIENCE = 20
 _PASSES = 2  # over all lengths, for which the budget must suffice: more lengths are better than a finer median
 _LARGEST_SHARE = 10  # a batch that takes more than this part of the budget keeps its time from warm-up
+_LEAST = 3  # batches of a point, at least; live batches correct the times later
+_MOST = 20
+_TOLERANCE = 0.02
 
 
 class GoneError(Exception):
@@ -144,7 +139,7 @@ class IdleMeasurement:
         """Points of as many sizes as the budget allows, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
         at_once = concurrency_levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([points(sizes, at_once) for sizes in size_sets(largest)], LEAST, budget_ns)
+        return self._first_that_fits([points(sizes, at_once) for sizes in size_sets(largest)], _LEAST, budget_ns)
 
     def _lengths_to_time(self) -> list[Point]:
         """Points of a few sizes at as many other lengths as half of the budget allows.
@@ -168,3 +163,72 @@ class IdleMeasurement:
             if times * sum(map(self._expected, wanted)) <= budget_ns:
                 break
         return wanted
+
+
+# which point is next, and what points there are
+
+
+class Sampler:
+    """Points to time, and the evidence that has come of it. `prior`: what is known before.
+
+    A point is settled when its error is within `_TOLERANCE` after at least _LEAST batches, or after `_MOST`. In the
+    first pass points are visited in the order given, which must go from small to large at each length, so that the time
+    of each batch can be predicted from a smaller one.
+    """
+
+    def __init__(self, prior: Profile, wanted: Iterable[Point]) -> None:
+        self.evidence = Evidence(prior)
+        self._open = dict.fromkeys(wanted)
+
+    def want(self, points: Iterable[Point]) -> None:
+        """Time these points as well."""
+        self._open |= dict.fromkeys(points)
+
+    def add(self, point: Point, timed: Sequence[UnitTime]) -> None:
+        """Batches of this point, as many as run at once there, have taken so long."""
+        evidence = self.evidence
+        evidence.add(point, UnitTime.median(timed), IDLE)
+        count = evidence.counts[point]
+        if (count >= _LEAST and evidence.error(point) <= _TOLERANCE) or count >= _MOST:
+            del self._open[point]
+
+    def next(self) -> Point | None:
+        """The next point, None when all are settled."""
+        known = self.evidence
+        return min(self._open, key=lambda point: (point in known.counts, -known.error(point)), default=None)
+
+    def drop(self, point: Point) -> None:
+        """Skip this point and all larger batches of its group."""
+        self._open = {one: None for one in self._open if one.group != point.group or one.size < point.size}
+
+
+def points(sizes: Iterable[int], levels: Iterable[int] = ()) -> list[Point]:
+    """Points of each size alone, and with each number of units at once."""
+    return [Point(units, size) for units in (1, *levels) for size in sizes]
+
+
+def at_lengths(sizes: Iterable[int], lengths: Iterable[int]) -> list[Point]:
+    """Points of each size alone, at each length."""
+    return [Point(1, size, length) for length in lengths for size in sizes]
+
+
+def size_sets(max_batch: int) -> list[list[int]]:
+    """Sets of sizes to measure, from the finest to the coarsest: all, two an octave, one an octave."""
+    octaves = {1 << power for power in range(max_batch.bit_length())}
+    halves = {3 * size // 2 for size in octaves if size > 1 and 3 * size // 2 <= max_batch}
+    return [list(range(1, max_batch + 1)), sorted(octaves | halves | {max_batch}), sorted(octaves | {max_batch})]
+
+
+def length_sets(longest: int, own: int) -> list[list[int]]:
+    """Sets of lengths to measure besides the rows' `own`, the finest first: halves, quarters, the longest.
+
+    They go down to a sixteenth of the longest: shorter rows take about as long as that.
+    """
+    halves = [max(1, longest >> power) for power in (4, 3, 2, 1, 0)]
+    return [sorted({*some} - {own}) for some in (halves, halves[::2], halves[-1:])]
+
+
+def concurrency_levels(most: int) -> list[int]:
+    """Numbers of units at once to measure: `most`, and powers of two below it. Those between are interpolated."""
+    doubled = [1 << power for power in range(1, most.bit_length()) if 1 << power < most]
+    return [*doubled, most] if most > 1 else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
@@ -18,7 +18,6 @@ from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, guess
 from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
-from app.engine.profiling.work_queue import WorkQueue
 from app.models.checks.trial import Unfit, check_independence, network_warning
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import Curve
@@ -50,9 +49,6 @@ class Profiling:
         self._cache = cache
         self._clock = clock
         self._budget_ns = int(budget_s * 1e9)
-        self._on_profile: Callable[[ProfiledModel], None]
-        self._on_tables: Callable[[ProfiledModel, ControlTables], None]
-        self._on_pairs: Callable[[PairSlowdowns], None]
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._pairs: PairSlowdowns = {}
         self._to_measure = WorkQueue("measuring its profile has failed")
@@ -239,3 +235,41 @@ class Profiling:
                     slowed[known.model] = max(slower, slowed.get(known.model, 0.0))
             self._models[program].slowdowns = slowed
         self._on_pairs(pairs)
+
+
+class WorkQueue:
+    """Runs coroutines one at a time, in the order of `want`, each in a task. Errors are logged with the text `failed`.
+
+    Used on the event loop.
+    """
+
+    def __init__(self, failed: str) -> None:
+        self.begun = asyncio.Event()  # no work starts before it is set
+        self.tasks: dict[asyncio.Task[None], ProfiledModel] = {}
+        self._failed = failed
+        self._turn = asyncio.Lock()
+
+    def __contains__(self, model: ProfiledModel) -> bool:
+        """Whether the model is being worked on, or waits for its turn."""
+        return any(one is model for one in self.tasks.values())
+
+    def want(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(model, work))
+        self.tasks[task] = model
+        task.add_done_callback(self.tasks.pop)
+
+    async def forget(self, model: ProfiledModel | None = None) -> None:
+        """Cancel all work on the model; None: on all models. Returns when no task refers to it any more."""
+        tasks = [task for task, one in self.tasks.items() if model is None or one is model]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
+        await self.begun.wait()
+        async with self._turn:
+            try:
+                await work()
+            except Exception:
+                log.exception("model %s: %s", model.name, self._failed)

@@ -41,13 +41,14 @@ class Tolerance:
     flips: float
 
 
-#: By the type that a model computes in; TF32 counts as FP16, which has as many bits. EXACT: models without floats.
+#: By the type that a model computes in, the coarsest first; TF32 counts as FP16, which has as many bits. EXACT: models
+#: without floats.
 TOLERANCES = {
-    "EXACT": Tolerance(0, 0, 0),
-    "FP64": Tolerance(1e-7, 1e-8, 0.01),
-    "FP32": Tolerance(1e-3, 1e-4, 0.01),
-    "FP16": Tolerance(1e-2, 1e-2, _NEAR_TIES),
     "BF16": Tolerance(5e-2, 5e-2, _NEAR_TIES),
+    "FP16": Tolerance(1e-2, 1e-2, _NEAR_TIES),
+    "FP32": Tolerance(1e-3, 1e-4, 0.01),
+    "FP64": Tolerance(1e-7, 1e-8, 0.01),
+    "EXACT": Tolerance(0, 0, 0),
 }
 
 

@@ -40,7 +40,6 @@ from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
 
 _LONGEST_MESSAGE = 500
-_COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
 
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _OF_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # these compute otherwise then
@@ -190,7 +189,7 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
     if model.checks.row_check == "off":
         return None
     try:
-        rows, finding = _compared(model, run, at_once)
+        finding = _compared(model, run, at_once)
     except ConfigError:
         raise
     except Exception as error:
@@ -199,7 +198,7 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
             raise ConfigError(f"row check: the rows of [warmup] in a batch: {what}") from error
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
-        return _blind_spot(model, rows)
+        return _blind_spot(model)
     if finding.cause is Cause.RANDOM:
         return (
             f"whether its rows are independent is unchecked, {finding}: does it sample, use dropout in training mode, "
@@ -216,17 +215,17 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
     )
 
 
-def _compared(model: Model, run: Run, at_once: bool) -> tuple[list[SampleRow], Finding | None]:
-    """The rows of the row check, and what it found. Raises what the model raises."""
+def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
+    """What the row check has found. Raises what the model raises."""
     rows = row_check_rows(model.info, model.checks.samples)
     try:
-        return rows, _finding(model, rows, run, at_once)
+        return _finding(model, rows, run, at_once)
     except Exception as error:  # a user's code may raise anything
         # of made-up rows perhaps because they are too short, as for a convolution
         longer = row_check_rows(model.info, model.checks.samples, long=True)
         if longer[0].lengths == rows[0].lengths or isinstance(error, ConfigError) or not is_about_shapes(error):
             raise
-    return longer, _finding(model, longer, run, at_once)
+    return _finding(model, longer, run, at_once)
 
 
 def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
@@ -265,13 +264,13 @@ def network_warning(model: Model) -> str | None:
 def tolerance_of(model: Model) -> Tolerance:
     """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
     tensors = (*model.info.inputs, *model.info.outputs)
-    found = {spec.datatype for spec in tensors if spec.datatype in _COARSEST_FIRST}
+    found = {"EXACT", *(spec.datatype for spec in tensors)}
     weights = [weight for net in _networks(model.call) for weight in chain(net.parameters(), net.buffers())]
     on_gpu = any(weight.is_cuda for weight in weights)
     found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
     if "FP32" in found:
         found.add(_float32_precision(on_gpu))
-    return TOLERANCES[next((name for name in _COARSEST_FIRST if name in found), "EXACT")]
+    return next(tolerance for name, tolerance in TOLERANCES.items() if name in found)
 
 
 def _networks(call: Any) -> list[nn.Module]:
@@ -290,10 +289,11 @@ def _float32_precision(on_gpu: bool) -> str:
     return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
-def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
+def _blind_spot(model: Model) -> str | None:
     """A warning if the samples could not show a dependence."""
     if not model.checks.samples or model.writes or model.info.batching.max_batch < 2:
         return None
+    rows = row_check_rows(model.info, model.checks.samples)
     if len(rows) == 1:
         return "the row check had one sample, run beside copies of itself: give several rows"
     if rows[0].lengths and all(row.lengths == rows[0].lengths for row in rows):

@@ -17,7 +17,7 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.machinery import (
@@ -103,22 +103,14 @@ class Namespace:
         for name in [key for key in list(sys.modules) if key == self.name or key.startswith(f"{self.name}.")]:
             sys.modules.pop(name, None)
 
-    def _import(
-        self,
-        name: str,
-        globals: Mapping[str, object] | None = None,
-        locals: Mapping[str, object] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> Any:
+    def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         """`__import__` of the folder's code."""
         if level == 0:
             self._take_paths()
             top = name.partition(".")[0]
             if self.holds(top, (globals or {}).get("__file__")):
-                if (
-                    type(fromlist) is list and current() is self
-                ):  # C code, as pickle's: it looks for the plain name next
+                # C code, as pickle's: it looks for the plain name next
+                if type(fromlist) is list and current() is self:
                     return builtins.__import__(name, globals, locals)
                 found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or (), 0)
                 return found if fromlist else sys.modules[f"{self.name}.{top}"]

@@ -94,11 +94,7 @@ class TextReader(Reader):
     example_text = EXAMPLE
 
     def __init__(
-        self,
-        tokenizer: Any,
-        vocabulary: int,
-        reading: Reading,
-        sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
+        self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...] = (task_specs.TEXT,)
     ) -> None:
         """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
         self.backend = backend = backend_of(tokenizer)

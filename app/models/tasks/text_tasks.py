@@ -42,10 +42,7 @@ class TextModel:
     info: ModelInfo
 
     def reader(
-        self,
-        sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        kind: type[TextReader] = TextReader,
-        **reading: Any,
+        self, sent: tuple[TensorSpec, ...] = (task_specs.TEXT,), kind: type[TextReader] = TextReader, **reading: Any
     ) -> TextReader:
         """A reader of this kind; `reading`: fields of Reading. Raises ConfigError for a tokenizer that does not fit."""
         model, tokenizer, options = self.model, self.tokenizer, self.options

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.profiling.sampler import Sampler, size_sets
+from app.engine.profiling.idle import Sampler, size_sets
 from app.scheduler.estimates.evidence import Point, UnitTime
 from app.scheduler.estimates.profile import Profile
 

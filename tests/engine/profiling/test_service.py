@@ -14,7 +14,7 @@ import torch
 from fakes import MS, virtual
 
 from app.contract import SampleRow
-from app.engine.profiling.work_queue import WorkQueue
+from app.engine.profiling.service import WorkQueue
 from app.errors import ConfigError
 
 from ..rig import Rig, assert_answer, make_model, serving, started, tensor

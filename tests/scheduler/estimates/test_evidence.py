@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.profiling.sampler import at_lengths, points
+from app.engine.profiling.idle import at_lengths, points
 from app.scheduler.estimates.evidence import IDLE, WARM_UP, Evidence, Point, UnitTime
 from app.scheduler.estimates.profile import Profile, linear, parse
 
