@@ -8,7 +8,7 @@ from typing import Any
 
 from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
 from app.errors import OutputNotJson
-from app.values.requests import row_values, v2_request, v2_tensor
+from app.values.tensors import row_values, v2_request, v2_tensor
 
 #: Most values of a row, or bytes of its texts and files, that an example shows.
 READABLE = 4096

@@ -9,15 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
+import orjson
 
-from app.contract import FLOATS, Array, TensorSpec
+from app.contract import FLOATS, Array, SampleRow, TensorSpec
 from app.errors import BadRequest, OutputNotJson
 
 #: struct's code of each datatype whose JSON values are numbers.
@@ -220,3 +221,48 @@ def _texts(value: Any) -> Any:
     if isinstance(value, list):
         return [_texts(item) for item in value]
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# requests of sample rows
+
+
+def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
+    """The values of each input by name; bytes that are not UTF-8 as `{"b64": ...}`. `specs`: what clients send.
+
+    Raises OutputNotJson for NaN and infinities.
+    """
+    for spec, array in zip(specs, row.arrays, strict=True):
+        check_finite(array, spec.name)
+    named = {
+        spec.name: [_or_base64(array.tolist())] if spec.datatype == "BYTES" else to_json(array[None], spec.name)
+        for spec, array in zip(specs, row.arrays, strict=True)
+    }
+    # Through JSON and back, to get short floats: FP32 0.1 converted by Python has many digits.
+    columns = orjson.loads(orjson.dumps(named, option=orjson.OPT_SERIALIZE_NUMPY))
+    return {name: column[0] for name, column in columns.items()}
+
+
+def v2_request(
+    specs: Sequence[TensorSpec], row: SampleRow, values: Mapping[str, Any] | None = None, rows: int = 1
+) -> dict[str, Any]:
+    """A body of `rows` equal rows. `values`: the result of `row_values` for the row, if known."""
+    values = row_values(specs, row) if values is None else values
+    inputs = [
+        v2_tensor(spec, (rows, *array.shape), [values[spec.name]] * rows)
+        for spec, array in zip(specs, row.arrays, strict=True)
+    ]
+    return {**({"parameters": dict(row.parameters)} if row.parameters else {}), "inputs": inputs}
+
+
+def v2_tensor(spec: TensorSpec, shape: Sequence[int], data: Any) -> dict[str, Any]:
+    return {"name": spec.name, "shape": list(shape), "datatype": spec.datatype, "data": data}
+
+
+def _or_base64(value: Any) -> Any:
+    """As `_texts`; bytes that are not UTF-8 become `{"b64": ...}`."""
+    if isinstance(value, list):
+        return [_or_base64(item) for item in value]
+    try:
+        return _texts(value)
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}

@@ -21,7 +21,7 @@ from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.model_files import file_at
 from app.models.repository import NAME
 from app.models.sources.opening import MODEL_FILES
-from app.values.requests import v2_request
+from app.values.tensors import v2_request
 from planner.commands.checked_models import Checked, check
 from planner.commands.scaffold.draft import source_in, write_likeliest
 from planner.commands.scaffold.guess import InputTables, request_row, specs_of

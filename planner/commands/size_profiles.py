@@ -165,7 +165,7 @@ def _with_front(
 
 def _own_request(model: Model, folder: Path) -> Path | None:
     """A file with a request of a task's example; None for a model without one."""
-    from app.values.requests import v2_request  # numpy is slow to import
+    from app.values.tensors import v2_request  # numpy is slow to import
 
     row = None if model.front is None else model.front.example
     if model.front is None or row is None:

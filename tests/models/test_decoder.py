@@ -23,11 +23,10 @@ from app.models.checks.calling import call_directly
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
 from app.models.checks.trial import check_independence, tolerance_of
-from app.models.decoders import attention
+from app.models.decoders import slabs
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer
-from app.models.decoders.parameters import Bounds
-from app.models.decoders.sampling import probabilities
+from app.models.decoders.parameters import Bounds, probabilities
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.models.packed_weights import PackedLinear, pack
@@ -67,7 +66,7 @@ def test_a_model_that_cannot_run_so_is_refused(kind: str, change: dict[str, Any]
 def test_a_row_reads_its_own_columns_where_that_costs_less(
     kind: str, call: int, own: list[list[int]], read: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_CALL", call)
+    monkeypatch.setattr(slabs, "_CALL", call)
     if kind == "t5" and tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 20):
         own, read = [[41]], [[30]]  # that release passes no columns on to the attention of T5
     columns: list[list[int]] = []

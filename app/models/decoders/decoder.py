@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.decoders.attention import Columns, attend_by_rows
-from app.models.decoders.slabs import Slab, SlabCache, SlabShape
+from app.models.decoders.slabs import Columns, Slab, SlabCache, SlabShape, attend_by_rows
 from app.models.packed_weights import pack
 
 #: By model type: the names of the encoder's list of layers, of the decoder's attention to it, and of the linear layers

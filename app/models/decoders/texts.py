@@ -12,9 +12,8 @@ from torch import nn
 
 from app.contract import Array
 from app.models.decoders.detokenizer import BROKEN, Detokenizer, SpaceCleaner
-from app.models.decoders.parameters import Bounds, Defaults, Parameters
+from app.models.decoders.parameters import Bounds, Defaults, Parameters, TokenChooser
 from app.models.decoders.places import Places
-from app.models.decoders.sampling import TokenChooser
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel, Prefilled

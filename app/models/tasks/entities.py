@@ -123,18 +123,17 @@ class Tags(Answers):
 
     def _found(self, tokens: Tokens, scores: Array, strategy: str) -> list[dict[str, Any]]:
         """The tokens or entities of one row."""
-        places = list(range(len(tokens.pieces)))
-        if strategy in ("", "none", "simple"):
-            each = [self._labelled(tokens, [place], scores[place]) for place in places]
-            return _with_text(entities(each), tokens.text) if strategy == "simple" else each
-        words: list[list[int]] = []
-        for place in places:
-            if words and tokens.continues[place]:
+        by_word = strategy not in ("", "none", "simple")
+        words: list[list[int]] = []  # or tokens, each by itself
+        for place in range(len(tokens.pieces)):
+            if by_word and words and tokens.continues[place]:
                 words[-1].append(place)
             else:
                 words.append([place])
-        each = [self._labelled(tokens, word, _of_word(scores[word], strategy)) for word in words]
-        return _with_text(entities(each), tokens.text)
+        each = [self._labelled(tokens, word, _of_word(scores, word, strategy)) for word in words]
+        if strategy in ("", "none"):
+            return each
+        return [{**one, "piece": tokens.text[one["start"] : one["end"]]} for one in entities(each)]
 
     def _labelled(self, tokens: Tokens, word: Sequence[int], scores: Array) -> dict[str, Any]:
         best = int(scores.argmax())
@@ -148,11 +147,12 @@ class Tags(Answers):
         }
 
 
-def _of_word(scores: Array, strategy: str) -> Array:
-    """The scores of a word from those of its tokens [tokens, labels]."""
-    if strategy == "average":
-        return np.asarray(scores.mean(axis=0))
-    return np.asarray(scores[0 if strategy == "first" else int(scores.max(axis=1).argmax())])
+def _of_word(scores: Array, word: Sequence[int], strategy: str) -> Array:
+    """The scores of a word from those of its tokens; `scores` [tokens, labels]."""
+    if strategy == "first" or len(word) == 1:
+        return np.asarray(scores[word[0]])
+    own = scores[word]
+    return np.asarray(own.mean(axis=0) if strategy == "average" else own[own.max(axis=1).argmax()])
 
 
 def entities(each: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -177,7 +177,3 @@ def entities(each: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for name, group in groups
         if name != _OUTSIDE
     ]
-
-
-def _with_text(found: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    return [{**one, "piece": text[one["start"] : one["end"]]} for one in found]

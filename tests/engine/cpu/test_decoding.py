@@ -16,7 +16,7 @@ from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.executor import Job, Piece, Ran, Readers, Stop
 from app.engine.pool import Pool
 from app.models import packed_weights
-from app.models.decoders import attention
+from app.models.decoders import slabs
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.scheduler import prefill as reading_module
@@ -112,7 +112,7 @@ def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int,
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in KINDS), ("t5", True), ("gpt2", True)])
 def test_every_text_is_that_of_generate_under_random_joins_and_leaves(kind, packed, folders, monkeypatch) -> None:
     monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1 if packed else packed_weights.LEAST_TO_PACK)
-    monkeypatch.setattr(attention, "_CALL", attention._CALL if packed else -1)  # then each row reads its own columns
+    monkeypatch.setattr(slabs, "_CALL", slabs._CALL if packed else -1)  # then each row reads its own columns
     random.seed(3)
     folder, model = folders(kind)
     decoding = Decoding(folder)
