@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from app.contract import Model
 from app.engine.device import Device
@@ -161,34 +161,24 @@ def architecture_of(model: Model) -> str:
     Weights are left out, because batch times do not depend on their values. A change of code alone is not seen; the
     scale from live batches corrects its effect. So is what a module's own `__repr__` or `state_dict` raises.
     """
-    info, call = model.info, model.call
+    info = model.info
     parts: list[object] = [[(s.name, s.datatype, s.shape, s.bounds) for s in (*info.inputs, *info.outputs)]]
-    if isinstance(call, nn.Module):
-        parts += [_seen(str, call), _seen(_weights, call)]
-    else:
-        parts.append(getattr(call, "__qualname__", type(call).__qualname__))
-    if model.stages:  # where it is cut
-        parts.append([_shape_of(stage) for stage in model.stages.calls])
+    for part in (model.call, *model.stages.calls):
+        parts += _seen(part)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _seen(look: Callable[[nn.Module], object], module: nn.Module) -> object:
-    """What `look` returns of a module; its class where the model's own code raises. Its calls need neither."""
+def _seen(part: object) -> list[object]:
+    """Of a model, or a stage of it, the layers with the code of an exported one, and the name, shape and type of each
+    weight. What a quantized layer keeps is not tensors alone. Its class where the model's own code raises, which its
+    calls do not need.
+    """
+    if not isinstance(part, nn.Module):
+        return [getattr(part, "__qualname__", type(part).__qualname__)]
     try:
         with only_exceptions():
-            return look(module)
+            layers = f"{part}{part.code if isinstance(part, fx.GraphModule) else ''}"
+            kept = part.state_dict().items()
+            return [layers, [(name, tuple(one.shape), str(one.dtype)) for name, one in kept if torch.is_tensor(one)]]
     except Exception:
-        return type(module).__qualname__
-
-
-def _weights(module: nn.Module) -> list[object]:
-    """The name, shape and type of each weight. What a quantized layer keeps is not tensors alone."""
-    kept = module.state_dict().items()
-    return [(name, tuple(one.shape), str(one.dtype)) for name, one in kept if isinstance(one, torch.Tensor)]
-
-
-def _shape_of(stage: object) -> object:
-    """A stage as text: its layers, and the code of an exported one."""
-    if not isinstance(stage, nn.Module):
-        return type(stage).__qualname__
-    return f"{_seen(str, stage)}{getattr(stage, 'code', '')}"
+        return [type(part).__qualname__]

@@ -1,13 +1,13 @@
 """Runs a recurrent model by its cell: starts rows, makes one step, finishes rows that have ended.
 
 A device calls `CellModel` like any other model: `forward` runs a whole batch, and rows leave as they end, so that no
-row reads its padding. `begin`, `limits`, `step` and `finish` do the same in pieces, for a caller whose rows join and
+row reads its padding. `begin`, `limits`, `step` and `finished` do the same in pieces, for a caller whose rows join and
 leave between steps. They keep no state between calls, so several threads may call them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -69,9 +69,10 @@ class CellModel(nn.Module):
         self._info = info
         self._wants_lengths = declared.wants_lengths
         self._step = declared.cell.step
-        #: Optional method of a cell: how many steps of so many rows to make in one `stride`, which it then has as well.
-        self._longest_stride = getattr(declared.cell, "longest_stride", None)
-        self._stride = None if self._longest_stride is None else declared.cell.stride
+        #: How many steps of so many rows to make in one `stride`, by an optional method of a cell, which then has that,
+        #: too: 1 for most cells. `left`: steps until the first row ends. No row can join before a stride has ended.
+        self.longest_stride: Callable[[int, int], int] = getattr(declared.cell, "longest_stride", _one)
+        self._stride = declared.cell.stride if hasattr(declared.cell, "longest_stride") else None
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
@@ -99,7 +100,7 @@ class CellModel(nn.Module):
         if hasattr(self.cell, "packs"):
             self.cell.packs = False
         self._step = Compiled(self._step)
-        self._longest_stride = self._stride = None
+        self.longest_stride, self._stride = _one, None
 
     # a batch in pieces
 
@@ -144,13 +145,6 @@ class CellModel(nn.Module):
             check_ended(ended, rows, self.axis)
         return CellStep(self._given_out(y, (rows,)), after, ended)
 
-    def longest_stride(self, rows: int, left: int) -> int:
-        """How many steps of so many rows to make in one `stride`: 1 for most cells.
-
-        `left`: steps until the first of them ends. No row can join before a stride has ended.
-        """
-        return 1 if self._longest_stride is None else int(self._longest_stride(rows, left))
-
     def stride(self, x: torch.Tensor | None, state: State) -> CellStep:
         """Several steps of all rows, at most `longest_stride` of them: `x` and `ys` [steps, rows, ...].
 
@@ -162,21 +156,6 @@ class CellModel(nn.Module):
         y, after = self._stride(x, state)
         check_state("stride", after, self._declared.state, x.shape[1], state)
         return CellStep(self._given_out(y, tuple(x.shape[:2])), after, None)
-
-    def finish(self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor) -> list[torch.Tensor]:
-        """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys`: see `keeps`.
-
-        Outputs along the steps are as long as `ys`; values beyond a row's own steps are undefined.
-        """
-        result: Any = ys
-        if self.finishes:
-            result = self.cell.finish(state, None if not ys else ys[0] if len(ys) == 1 else tuple(ys), lengths)
-        values = normalise(result, self._info.outputs)
-        if self.dtype is None:
-            return values
-        return [
-            cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in zip(self._info.outputs, values, strict=True)
-        ]
 
     # a whole batch
 
@@ -198,8 +177,18 @@ class CellModel(nn.Module):
     def finished(
         self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor, columns: int
     ) -> list[torch.Tensor]:
-        """As `finish`. Outputs with an axis of their own are padded to `columns`, and `lengths` follow them."""
-        values = self.finish(state, ys, lengths)
+        """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys`: see `keeps`.
+
+        Outputs along the steps are as long as `ys`; values beyond a row's own steps are undefined. Those with an axis
+        of their own are padded to `columns`, and `lengths` follow the outputs.
+        """
+        result: Any = ys
+        if self.finishes:
+            result = self.cell.finish(state, None if not ys else ys[0] if len(ys) == 1 else tuple(ys), lengths)
+        values = normalise(result, self._info.outputs)
+        if self.dtype is not None:
+            both = zip(self._info.outputs, values, strict=True)
+            values = [cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in both]
         if not any(self.axis.own):
             return values
         ends = lengths if self.finishes else None  # without `finish`, zeros follow already
@@ -225,6 +214,10 @@ def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, Mo
     return model, with_lengths(info, model.axis)
 
 
+def _one(rows: int, left: int) -> int:
+    return 1
+
+
 def _flat(y: Any) -> tuple[Any, ...]:
     return () if y is None else tuple(y) if isinstance(y, (tuple, list)) else (y,)
 
@@ -248,7 +241,7 @@ def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor
 def run_together(
     model: CellModel, begun: CellStart, limits: Sequence[int], columns: int
 ) -> tuple[State, list[torch.Tensor], torch.Tensor]:
-    """Run rows together from their first step, each until it ends. Returns the arguments of `finish`.
+    """Run rows together from their first step, each until it ends. Returns the arguments of `finished`.
 
     The ys of every step have so many `columns`.
     """
