@@ -180,13 +180,13 @@ class TestEndsTogether:
     def finished(self, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         """The lengths of the rows of each call."""
         calls: list[list[int]] = []
-        finish = CellModel.finish
+        finished = CellModel.finished
 
-        def counted(self: CellModel, state: Any, ys: Any, lengths: torch.Tensor) -> Any:
+        def counted(self: CellModel, state: Any, ys: Any, lengths: torch.Tensor, columns: int) -> Any:
             calls.append(lengths.tolist())
-            return finish(self, state, ys, lengths)
+            return finished(self, state, ys, lengths, columns)
 
-        monkeypatch.setattr(CellModel, "finish", counted)
+        monkeypatch.setattr(CellModel, "finished", counted)
         return calls
 
     async def ask_all(self, served: ServedModel, lengths: tuple[int, ...], **options: Any) -> None:

@@ -125,16 +125,14 @@ def _not_served(node: Any) -> str:
 
 def open_onnx(path: Path, config: ModelTable) -> OnnxModel:
     """Open the graph and compare it with model.toml. Raises ConfigError naming the file and the tensor."""
-    model = OnnxModel(
-        path, [table.name for table in config.inputs], [table.name for table in config.outputs], _threads(config.kwargs)
-    )
-    inputs = {node.name: node for node in model.session.get_inputs()}
-    _check(path, "input", config.inputs, inputs)
-    _check(path, "output", config.outputs, {node.name: node for node in model.session.get_outputs()})
-    left_out = [name for name in inputs if name not in {table.name for table in config.inputs}]
-    if left_out:
-        raise ConfigError(f"{path}: input {left_out[0]!r}: expected it among the inputs of model.toml, which has none")
-    for node in inputs.values():
+    names, outputs = ([table.name for table in tables] for tables in (config.inputs, config.outputs))
+    model = OnnxModel(path, names, outputs, _threads(config.kwargs))
+    _check(path, "input", config.inputs, model.session.get_inputs())
+    _check(path, "output", config.outputs, model.session.get_outputs())
+    for node in model.session.get_inputs():
+        if node.name not in names:
+            what = "expected it among the inputs of model.toml, which has none"
+            raise ConfigError(f"{path}: input {node.name!r}: {what}")
         _check_batch(path, node, config.batching.max_batch)
     return model
 
@@ -146,27 +144,24 @@ def _threads(kwargs: Mapping[str, Any]) -> int | None:
     return threads
 
 
-def _check(path: Path, kind: str, tables: Sequence[TensorTable], nodes: Mapping[str, Any]) -> None:
+def _check(path: Path, kind: str, tables: Sequence[TensorTable], nodes: Sequence[Any]) -> None:
     """Raise ConfigError unless each tensor of model.toml is in the graph, with that type and shape."""
     for table in tables:
         where = f"{path}: {kind} {table.name!r}"
-        node = nodes.get(table.name)
+        node = next((node for node in nodes if node.name == table.name), None)
         if node is None:
-            names = ", ".join(map(repr, nodes))
+            names = ", ".join(repr(node.name) for node in nodes)
             raise ConfigError(f"{where}: expected one of the graph's {kind}s ({names}), model.toml has another name")
         datatype = _DATATYPES.get(node.type)
         if datatype is None:
             raise ConfigError(f"{where}: {_not_served(node)}")
         if datatype != table.datatype:
             raise ConfigError(f"{where}: the graph has {datatype}, model.toml says {table.datatype}")
-        # an empty shape: the graph says nothing
-        fits = not node.shape or (
-            len(node.shape) == len(table.shape) + 1
-            and all(
-                not is_fixed(there) or there == here for there, here in zip(node.shape[1:], table.shape, strict=True)
-            )
+        row = node.shape[1:]
+        fits = len(row) == len(table.shape) and all(
+            not is_fixed(there) or there == here for there, here in zip(row, table.shape, strict=True)
         )
-        if not fits:
+        if node.shape and not fits:  # an empty shape: the graph says nothing
             raise ConfigError(
                 f"{where}: expected the shape of the graph without the batch, {_shown(node)}, model.toml has "
                 f"{table.shape!r}"
