@@ -7,7 +7,7 @@ where a row has tokens, so that padding changes no answer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,82 +16,68 @@ from torch import nn
 MASK = "attention_mask"
 MOST_MASKS = 16  # of one text
 
+Given = Mapping[str, torch.Tensor]
 
-class NamedHead(nn.Module):
-    """Calls a model with the named arguments that it takes. `names`: those of all tensors that are passed."""
 
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+class Head(nn.Module):
+    """Calls a model with those of the tensors `names` that it takes. `made` makes the outputs from its result and all
+    of these tensors.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str], made: Callable[[Any, Given], Any]) -> None:
         super().__init__()
         self.model = model
         self.names = list(names)
+        self.made = made
         self._takes = frozenset(inspect.signature(model.forward).parameters)
 
-    def _result(self, tensors: Sequence[torch.Tensor]) -> Any:
-        named = zip(self.names, tensors, strict=True)
-        return self.model(**{name: tensor for name, tensor in named if name in self._takes})
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = dict(zip(self.names, tensors, strict=True))
+        result = self.model(**{name: tensor for name, tensor in given.items() if name in self._takes})
+        return self.made(result, given)
 
 
-class ScoreHead(NamedHead):
+def scores(function: str, result: Any, given: Given) -> torch.Tensor:
     """Logits [rows, ..., labels] to scores of that shape. `function`: softmax, sigmoid or none."""
-
-    def __init__(self, model: nn.Module, names: Sequence[str], function: str) -> None:
-        super().__init__(model, names)
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._result(tensors).logits.float()
-        if self.function == "softmax":
-            return logits.softmax(dim=-1)
-        return logits.sigmoid() if self.function == "sigmoid" else logits
+    logits: torch.Tensor = result.logits.float()
+    if function == "softmax":
+        return logits.softmax(dim=-1)
+    return logits.sigmoid() if function == "sigmoid" else logits
 
 
-class SpanHead(NamedHead):
+def spans(result: Any, given: Given) -> torch.Tensor:
     """Logits of where an answer begins and ends: [rows, tokens, 2]."""
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        found = self._result(tensors)
-        return torch.stack((found.start_logits, found.end_logits), dim=-1).float()
+    return torch.stack((result.start_logits, result.end_logits), dim=-1).float()
 
 
-class MaskHead(NamedHead):
+def masks(mask: int, top: int, result: Any, given: Given) -> tuple[torch.Tensor, ...]:
     """For each token that is `mask`, the `top` likeliest ids and their probabilities; 0 for other tokens.
 
     Both [rows, tokens, top]. A vocabulary is large: probabilities are computed for MOST_MASKS tokens of a row alone.
     """
-
-    def __init__(self, model: nn.Module, names: Sequence[str], mask: int, top: int) -> None:
-        super().__init__(model, names)
-        self.mask = mask
-        self.top = top
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits: torch.Tensor = self._result(tensors).logits
-        masked = tensors[self.names.index("input_ids")] == self.mask
-        first = masked.int().argsort(dim=1, descending=True, stable=True)[:, :MOST_MASKS, None]
-        scores, ids = logits.gather(1, first.expand(-1, -1, logits.shape[-1])).float().softmax(dim=-1).topk(self.top)
-        real = masked[:, :, None].gather(1, first)
-        places, shape = first.expand(-1, -1, self.top), (*masked.shape, self.top)
-        return ids.new_zeros(shape).scatter(1, places, ids * real), scores.new_zeros(shape).scatter(
-            1, places, scores * real
-        )
+    logits: torch.Tensor = result.logits
+    masked = given["input_ids"] == mask
+    first = masked.int().argsort(dim=1, descending=True, stable=True)[:, :MOST_MASKS, None]
+    likely, ids = logits.gather(1, first.expand(-1, -1, logits.shape[-1])).float().softmax(dim=-1).topk(top)
+    real = masked[:, :, None].gather(1, first)
+    places, shape = first.expand(-1, -1, top), (*masked.shape, top)
+    return tuple(one.new_zeros(shape).scatter(1, places, one * real) for one in (ids, likely))
 
 
-class PooledHead(NamedHead):
+class Pooled(nn.Module):
     """The last layer's vectors [rows, tokens, size] to one vector [rows, size] each.
 
     `pooling`: the mean of the tokens' vectors, that of the first token (`cls`), or that of the `last`. `dense` takes
     the pooled vectors. `normalize`: to length 1, at last.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], pooling: str, normalize: bool, dense: nn.Module) -> None:
-        super().__init__(model, names)
-        self.pooling = pooling
-        self.normalize = normalize
-        self.dense = dense
+    def __init__(self, pooling: str, normalize: bool, dense: nn.Module) -> None:
+        super().__init__()
+        self.pooling, self.normalize, self.dense = pooling, normalize, dense
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        vectors: torch.Tensor = self._result(tensors).last_hidden_state.float()
-        mask = tensors[self.names.index(MASK)]
+    def forward(self, result: Any, given: Given) -> torch.Tensor:
+        vectors: torch.Tensor = result.last_hidden_state.float()
+        mask = given[MASK]
         if self.pooling == "cls":
             pooled = vectors[:, 0]
         elif self.pooling == "last":

@@ -7,6 +7,7 @@ five tokens. Here both are errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from app.models.description.config import ModelTable
 from app.models.description.config_tables import TaskTable
 from app.models.sources.hubs import from_pretrained, weights_at
 from app.models.sources.imports import optional
-from app.models.tasks.heads import ScoreHead
+from app.models.tasks.heads import Head, scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import Labels, task_model
 from app.models.tasks.task_specs import TASKS, vector
@@ -102,5 +103,5 @@ def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInf
         ) from None
     reader = ImageReader(processor)
     labels = labels_of(model.config)
-    module = ScoreHead(model, ["pixel_values"], function=score_function(model.config))
+    module = Head(model, ["pixel_values"], partial(scores, score_function(model.config)))
     return task_model(info, module, reader, Labels(labels, options.top or TOP), (vector("scores", len(labels)),))

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -111,15 +112,10 @@ class TextReader(Reader):
         self._begin = None if bos is None else TokenIds([bos], (0,), (1,))
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
-        self.inputs = self._inputs(vocabulary)
-
-    def _inputs(self, vocabulary: int) -> tuple[TensorSpec, ...]:
-        axes, bounds = (TOKENS,), (self.reading.most,)
-        ids = TensorSpec("input_ids", "INT64", (-1,), axes, bounds, self.reading.pad, minimum=0, maximum=vocabulary - 1)
-        mask = TensorSpec(MASK, "INT64", (-1,), axes, bounds, mask_of="input_ids")
-        if not self._types:
-            return ids, mask
-        return ids, TensorSpec("token_type_ids", "INT64", (-1,), axes, bounds, self._pad_type), mask
+        spec = partial(TensorSpec, datatype="INT64", shape=(-1,), axes=(TOKENS,), bounds=(reading.most,))
+        ids = spec("input_ids", pad_value=reading.pad, minimum=0, maximum=vocabulary - 1)
+        types = [spec("token_type_ids", pad_value=self._pad_type)] if self._types else []
+        self.inputs = (ids, *types, spec(MASK, mask_of="input_ids"))
 
     @property
     def names(self) -> list[str]:

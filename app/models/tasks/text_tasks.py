@@ -17,7 +17,7 @@ from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, TokenReader
-from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
+from app.models.tasks.heads import MASK, Head, Pooled, masks, scores, spans
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
@@ -63,7 +63,7 @@ def _text_classification(text: TextModel) -> Model:
     pairs = text.options.pairs
     reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if pairs else (task_specs.TEXT,))
     labels = labels_of(text.model.config)
-    module = ScoreHead(text.model, reader.names, score_function(text.model.config))
+    module = Head(text.model, reader.names, partial(scores, score_function(text.model.config)))
     answers = Labels(labels, text.options.top or TOP)
     return task_model(text.info, module, reader, answers, (vector("scores", len(labels)),), reader.samples(pairs))
 
@@ -71,7 +71,7 @@ def _text_classification(text: TextModel) -> Model:
 def _token_classification(text: TextModel) -> Model:
     reader = text.reader(kind=TokenReader)
     labels = labels_of(text.model.config)
-    module = ScoreHead(text.model, reader.names, "softmax")
+    module = Head(text.model, reader.names, partial(scores, "softmax"))
     each = along_tokens("scores", "FP32", len(labels), reader)
     answers = Tags(labels, text.options.aggregation or "")
     return task_model(text.info, module, reader, answers, (each,), reader.samples())
@@ -94,7 +94,7 @@ def _rerank(text: TextModel) -> Model:
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
     reader = text.reader(task_specs.RANKED)
-    module = ScoreHead(text.model, reader.names, "none")
+    module = Head(text.model, reader.names, partial(scores, "none"))
     answers = Ranks(_activation(config, text.files))
     return task_model(text.info, module, reader, answers, (vector("raw_scores", 1),), reader.samples(pairs=True))
 
@@ -115,15 +115,15 @@ def _fill_mask(text: TextModel) -> Model:
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     reader = text.reader(kind=MaskReader)
-    module = MaskHead(text.model, reader.names, mask, top)
-    ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
+    module = Head(text.model, reader.names, partial(masks, mask, top))
+    outputs = (along_tokens("ids", "INT64", top, reader), along_tokens("scores", "FP32", top, reader))
     answers = Masks(text.tokenizer.decode, top)
-    return task_model(text.info, module, reader, answers, (ids, scores), reader.samples())
+    return task_model(text.info, module, reader, answers, outputs, reader.samples())
 
 
 def _question_answering(text: TextModel) -> Model:
     reader = text.reader(task_specs.ASKED, kind=QuestionReader)
-    module = SpanHead(text.model, reader.names)
+    module = Head(text.model, reader.names, spans)
     answers = SpanAnswers(text.tokenizer.cls_token_id, text.options.handle_impossible_answer)
     outputs = (along_tokens("spans", "FP32", 2, reader),)
     return task_model(text.info, module, reader, answers, outputs, reader.samples(pairs=True))
@@ -138,7 +138,7 @@ def _zero_shot(text: TextModel) -> Model:
             f"task: expected a label entailment for 'zero-shot-classification', got {', '.join(labels_of(config))}"
         )
     reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR))
-    module = ScoreHead(text.model, reader.names, "none")
+    module = Head(text.model, reader.names, partial(scores, "none"))
     asked, answers = LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label)
     return task_model(text.info, module, asked, answers, (vector("logits", len(labels)),), reader.samples(pairs=True))
 
@@ -181,7 +181,7 @@ def _embedder(text: TextModel) -> tuple[TextReader, nn.Module, tuple[TensorSpec]
     reader = text.reader(prompt=files.prompt() if options.prompt is None else options.prompt)
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
-    module = PooledHead(text.model, reader.names, pooling, normalize, files.dense())
+    module = Head(text.model, reader.names, Pooled(pooling, normalize, files.dense()))
     samples = reader.samples()
     ids = torch.from_numpy(samples[0].arrays[0])[None] if samples else torch.zeros(1, 1, dtype=torch.int64)
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
