@@ -11,7 +11,7 @@ from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.loading import load
-from app.models.recurrent.cell_specs import step_axis
+from app.models.recurrent.recurrent import step_axis
 
 from .folders import refused, source_of, table, toml_of, try_out, write_model
 

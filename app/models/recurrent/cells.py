@@ -17,7 +17,8 @@ from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, cast, normalise
 from app.models.compiled import Compiled
-from app.models.recurrent.cell_specs import (
+from app.models.recurrent.recurrent import (
+    Recurrent,
     State,
     check_ended,
     check_state,
@@ -28,7 +29,6 @@ from app.models.recurrent.cell_specs import (
     step_axis,
     with_lengths,
 )
-from app.models.recurrent.recurrent import Recurrent
 
 
 class CellStart(NamedTuple):

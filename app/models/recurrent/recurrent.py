@@ -1,16 +1,23 @@
 """`Recurrent`, by which a model.py declares a recurrent model: its cell, the shapes of its state, a bound of its steps.
 
-`cells.py` runs it. Nothing in this file needs torch.
+`cells.py` runs it. Here is also what is checked of it: whether model.toml's tensors fit a cell, and whether a cell
+returns what it declares. Each `check_...` raises ConfigError for one that returns something else.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
 
 Shapes = tuple[tuple[int, ...], ...]
+State = tuple[torch.Tensor, ...]  # each [rows, ...]
 
 
 class Recurrent:
@@ -41,7 +48,8 @@ class Recurrent:
 
     def __init__(self, cell: Any, state: Shapes, max_steps: int | None = None) -> None:
         if isinstance(cell, type) or not callable(getattr(cell, "step", None)):
-            raise ConfigError(f"Recurrent: cell: expected an object with a method step(x_t, state), got {_kind(cell)}")
+            wanted = "an object with a method step(x_t, state)"
+            raise ConfigError(f"Recurrent: cell: expected {wanted}, got {kind_of(cell)}")
         self.cell = cell
         self.state = _shapes(state)
         if max_steps is not None and not _is_length(max_steps):
@@ -77,5 +85,162 @@ def _is_length(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _kind(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+# what fits a cell
+
+
+@dataclass(frozen=True, slots=True)
+class StepAxis:
+    """The axis of the steps. `name`: the inputs' variable axis, "" if all rows have one length. `place` and `dim`: the
+    input that has it, and in which dimension; 0 is the batch.
+
+    `most`: the largest number of steps of a row, None without a bound. `shortens`: that is less than the inputs may be
+    long. `own`: of each output, whether it is as long as the row ran. `followers`: outputs as long as the row's input.
+    """
+
+    name: str
+    place: int
+    dim: int
+    most: int | None
+    shortens: bool
+    own: tuple[bool, ...]
+    followers: tuple[str, ...]
+
+
+def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
+    """Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, where the tensors do not fit a cell."""
+    for place, spec in enumerate(info.inputs):
+        if spec.datatype == "BYTES":
+            raise ConfigError(f"inputs[{place}].datatype: expected a numeric type for a recurrent model, got 'BYTES'")
+    if not declared.starts and not info.inputs[0].shape:
+        raise ConfigError("inputs[0].shape: expected [length, ...], which a cell without start reads, got []")
+    name, place, dim, bound = _sequence(declared, info)
+    known = {axis for spec in info.inputs for axis in spec.axes if axis}
+    most = min((length for length in (declared.max_steps, bound) if length), default=None)
+    shortens = most is not None and most != bound
+    if declared.starts and declared.max_steps:
+        most = declared.max_steps  # a cell that feeds itself may make more steps than its inputs are long
+    own = tuple(leads(spec) and spec.axes[0] not in known for spec in info.outputs)
+    for index, spec in enumerate(info.outputs):
+        if not _fits(spec, known, None if declared.finishes else name):
+            raise ConfigError(
+                f"outputs[{index}].shape: expected the axis of the steps first and no other one that is variable, "
+                f"got {[axis or length for axis, length in zip(spec.axes, spec.shape, strict=True)]}"
+            )
+        if own[index] and name and most is None:
+            raise ConfigError(
+                f"outputs[{index}].shape: expected a bound of the axis {spec.axes[0]!r}: max_steps of Recurrent, or "
+                f"max_shape of the input along {name!r}; got neither"
+            )
+    followers = tuple(spec.name for spec in info.outputs if name and name in spec.axes)
+    return StepAxis(name, place, dim, most, shortens, own, followers)
+
+
+def leads(spec: TensorSpec) -> bool:
+    """Whether the first axis is variable."""
+    return spec.axes[:1] not in ((), ("",))
+
+
+def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
+    """The ModelInfo of the actual call: the server adds each row's length as the last input.
+
+    An output's own axis is bounded by the largest number of steps; along it each row is as long as it ran.
+    """
+    made: tuple[TensorSpec, ...] = ()
+    if axis.name:
+        # a name with spaces, which no declared input has
+        made = (TensorSpec(f"lengths of {axis.name}", "INT64", (), (), (), lengths_of=axis.name),)
+    bound = axis.most or UNBOUNDED
+    outputs = tuple(
+        replace(spec, bounds=(bound, *spec.bounds[1:])) if own else spec
+        for spec, own in zip(info.outputs, axis.own, strict=True)
+    )
+    own_axes = dict.fromkeys(spec.axes[0] for spec, own in zip(info.outputs, axis.own, strict=True) if own)
+    return replace(info, inputs=(*info.inputs, *made), outputs=outputs, own_axes=tuple(own_axes))
+
+
+def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int | None]:
+    """The axis of the steps, its input and dimension, and its bound: the first axis of the first input. A cell with
+    `start` may transform its inputs, so there it is the first variable axis.
+    """
+    for place, spec in enumerate(info.inputs if declared.starts else info.inputs[:1]):
+        for dim, (axis, bound) in enumerate(zip(spec.axes, spec.bounds, strict=True)):
+            if axis and (declared.starts or dim == 0):
+                return axis, place, dim + 1, bound or None
+    return "", 0, 1, None
+
+
+def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
+    """Whether an output's axes are allowed. An axis of its own counts the steps. `follow`: the only axis of the inputs
+    that it may have, as its first; None: any, because `finish` makes the output.
+    """
+    strange = [axis for axis in spec.axes[1:] if axis and (follow is not None or axis not in known)]
+    return not strange and (not leads(spec) or follow is None or spec.axes[0] not in known or spec.axes[0] == follow)
+
+
+# what a cell returns
+
+
+def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State | None) -> None:
+    """Check that the state has the declared shapes, and after a step the same dtypes as before."""
+    if not isinstance(state, tuple) or len(state) != len(shapes):
+        raise ConfigError(f"{where}: state: expected a tuple of {len(shapes)}, got {kind_of(state)}")
+    for place, (value, shape) in enumerate(zip(state, shapes, strict=True)):
+        dtype = None if before is None else before[place].dtype
+        if (
+            not isinstance(value, torch.Tensor)
+            or value.shape != (rows, *shape)
+            or (dtype is not None and value.dtype != dtype)
+        ):
+            kind = f"{dtype} " if dtype else ""
+            raise ConfigError(
+                f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
+            )
+
+
+def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None) -> None:
+    """Check that the `x` of `start` is as long as the inputs."""
+    if x is None:
+        if max_steps is None:
+            raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
+        return
+    rows: Any = [len(inputs[0]), "length"]
+    if axis.name:
+        rows[1] = inputs[axis.place].shape[axis.dim]
+    fits = isinstance(x, torch.Tensor) and x.ndim >= 2 and len(x) == rows[0]
+    if not fits or (axis.name and x.shape[1] != rows[1]):
+        raise ConfigError(f"start: expected x of shape [{rows[0]}, {rows[1]}, ...] or None, got {_described(x)}")
+    if axis.shortens:
+        _refuse_to_follow(axis, "max_steps ends rows before their length")
+
+
+def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
+    """Check that each y of a step is of all rows, or of several steps [steps, rows]."""
+    for value in ys:
+        if not isinstance(value, torch.Tensor):
+            raise ConfigError(f"step: y: expected a tensor or a tuple of tensors, got {kind_of(value)}")
+        if value.shape[: len(shape)] != shape:
+            raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
+
+
+def check_ended(ended: Any, rows: int, axis: StepAxis) -> None:
+    if not isinstance(ended, torch.Tensor) or ended.shape != (rows,) or ended.dtype != torch.bool:
+        raise ConfigError(f"step: ended: expected torch.bool {[rows]}, got {_described(ended)}")
+    _refuse_to_follow(axis, "the cell ends rows by itself")
+
+
+def _refuse_to_follow(axis: StepAxis, why: str) -> None:
+    if axis.followers:
+        raise ConfigError(
+            f"output {axis.followers[0]!r}: expected an axis with a name of its own, because {why}, "
+            f"got {axis.name!r}, an axis of the inputs"
+        )
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else kind_of(value)
+
+
+def kind_of(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__

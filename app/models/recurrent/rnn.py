@@ -16,9 +16,8 @@ from torch import nn
 from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.base import normalise
-from app.models.recurrent.cell_specs import leads
 from app.models.recurrent.layer_steps import State, TorchSteps, ready_steps
-from app.models.recurrent.recurrent import Recurrent
+from app.models.recurrent.recurrent import Recurrent, leads
 from app.models.recurrent.rnn_graph import cut
 
 
@@ -54,9 +53,7 @@ class LayerCell(nn.Module):
         self._outputs = info.outputs
         # outputs along the steps are as long as `ys`, so these are needed
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
-        self._before_stepwise = parts.before_stepwise
-        #: Whether `finish` computes the outputs of a step from that step of `ys` alone.
-        self._finishes_stepwise = parts.behind_stepwise
+        self._parts = parts
         self.packs = True  # False if the step is compiled: packed products would break its graph
         self._steps = TorchSteps(self.layer)
         self._ready = self._steps  # with packed weights, from the first use on
@@ -65,7 +62,7 @@ class LayerCell(nn.Module):
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        if lengths is None or self._before_stepwise:
+        if lengths is None or self._parts.before_stepwise:
             x, state = self._start(inputs)
         else:
             place, dim = self._along[0]
@@ -110,7 +107,7 @@ class LayerCell(nn.Module):
         return self._ready
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
-        if ys is None or self._finishes_stepwise:
+        if ys is None or self._parts.behind_stepwise:
             return self._finish(state, ys)
 
         def finish(rows: torch.Tensor, length: int) -> list[torch.Tensor]:
