@@ -283,19 +283,5 @@ def to_bits(values: Array) -> Array:
     return bits
 
 
-def as_text(values: Array) -> Array:
-    """An object array of `bytes` as one of `str`, which other libraries take. Invalid UTF-8 becomes U+FFFD."""
-    texts = [value.decode("utf-8", "replace") for value in values.reshape(-1)]
-    return np.array(texts, dtype=object).reshape(values.shape)
-
-
-def as_bytes(values: Any) -> Any:
-    """An array of text as an object array of `bytes`; other arrays are returned unchanged."""
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OU":
-        return values
-    encoded = [str(value).encode() for value in values.reshape(-1)]
-    return np.array(encoded, dtype=object).reshape(values.shape)
-
-
 def _names(specs: Sequence[TensorSpec]) -> list[str]:
     return [spec.name for spec in specs]

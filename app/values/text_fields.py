@@ -46,10 +46,9 @@ FIELDS = (
     Field("bad_words", ("", [], [""], [[]], [[""]]), why="words cannot be banned by a request"),
     Field("bad_words_ids allowed_token_ids", ([],), why="tokens cannot be banned by a request"),
     Field("logits_processors logits_processor_args", ([], {}), why="the server runs no code of a request"),
-    Field("logprobs return_log_probs decoder_input_details return_context_logits return_generation_logits",
-          (False,), why="probabilities of tokens are not given"),
+    Field("logprobs prompt_logprobs return_log_probs decoder_input_details return_context_logits "
+          "return_generation_logits", (False,), why="probabilities of tokens are not given"),
     Field("top_logprobs top_n_tokens", (False, 0), why="probabilities of tokens are not given"),
-    Field("prompt_logprobs", (False,), why="probabilities of tokens are not given"),
     Field("return_tokens_as_token_ids return_token_ids", (False,), why="answers have texts, no tokens"),
     Field("detokenize", (True,), why="answers have texts, no tokens"),
     Field("echo return_full_text", (False,), why="an answer has what the model has written"),

@@ -218,11 +218,9 @@ class Profiling:
     def _update_pairs(self) -> None:
         """A program was loaded or unloaded: look up how much the programs that serve slow one another."""
         paired = {
-            program: Paired(
-                model.key.model, model.key.architecture, model.executor.model.info.batching.max_batch, model.pairs
-            )
+            program: Paired(key.model, key.architecture, model.executor.model.info.batching.max_batch, model.pairs)
             for program, model in self._models.items()
-            if model.key is not None
+            if (key := model.key) is not None
         }
         pairs = slowdowns(paired)
         if pairs == self._pairs:

@@ -69,13 +69,11 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
     seen: set[tuple[Any, ...]] = set()
     for of_row in lengths:
         for _ in range(_ATTEMPTS):
-            row = SampleRow(
-                tuple(
-                    _plain(spec, of_row) if ones else _draw(spec, row_shape(spec, of_row), random)
-                    for spec, ones in zip(inputs, plain, strict=True)
-                ),
-                dict(of_row),
+            arrays = (
+                _plain(spec, of_row) if ones else _draw(spec, row_shape(spec, of_row), random)
+                for spec, ones in zip(inputs, plain, strict=True)
             )
+            row = SampleRow(tuple(arrays), dict(of_row))
             if (content := content_of(row)) not in seen:
                 break
         seen.add(content)

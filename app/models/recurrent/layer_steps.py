@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,12 +29,6 @@ _ROW_STEPS = 512  # 8 steps of 64 rows; more at once are hardly faster
 State = tuple[torch.Tensor, ...]  # [rows, hidden] each: hidden states of all layers, then an LSTM's cell states
 LayerStep = tuple[torch.Tensor, State]  # the last layer's hidden states, and the state after the last step
 
-_TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
-    "GRU": torch.gru_cell,
-    "RNN_TANH": torch.rnn_tanh_cell,
-    "RNN_RELU": torch.rnn_relu_cell,
-}
-
 
 def ready_steps(layer: nn.RNNBase) -> TorchSteps:
     """The fastest steps for this layer: packed for float32 on a CPU and many weights. Call it in inference mode."""
@@ -50,6 +45,7 @@ class TorchSteps:
 
     def __init__(self, layer: nn.RNNBase) -> None:
         self.layer = layer
+        self._cell: Callable[..., Any] = getattr(torch, f"{layer.mode.lower()}_cell")
 
     def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """[rows, length, in] -> [rows, length, ...]: the input of the first cell at each step."""
@@ -67,10 +63,10 @@ class TorchSteps:
         (x,) = x
         for at in range(layers):
             if self.layer.mode == "LSTM":
-                x, cell = torch.lstm_cell(x, (state[at], state[layers + at]), *weights[at])
+                x, cell = self._cell(x, (state[at], state[layers + at]), *weights[at])
                 memory.append(cell)
             else:
-                x = _TORCH_CELLS[self.layer.mode](x, state[at], *weights[at])
+                x = self._cell(x, state[at], *weights[at])
             hidden.append(x)
         return x[None], (*hidden, *memory)
 
@@ -82,10 +78,7 @@ class OneDnnSteps(TorchSteps):
         super().__init__(layer)
         self._hidden = layer.hidden_size
         self._weights = [
-            (
-                *_reordered(inner, outer, self._hidden, layer.bias),
-                *(biases or (outer, outer)),  # not read without biases
-            )
+            (*_reordered(inner, outer, self._hidden, layer.bias), *(biases or (outer, outer)))  # without: not read
             for inner, outer, *biases in layer.all_weights
         ]
         zeros = [torch.zeros(1, self._hidden)] * 2 * len(self._weights)

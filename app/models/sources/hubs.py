@@ -82,14 +82,9 @@ def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> 
 def cached_file(place: str, name: str, **options: Any) -> str | None:
     """The path of a file in a folder or on the hub, downloaded if necessary; None if there is none."""
     hub: Any = optional("transformers.utils.hub")
-    found: str | None = hub.cached_file(
-        place,
-        name,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **options,
-    )
+    kinds = ("gated_repo", "missing_entries", "connection_errors")
+    quiet = {f"_raise_exceptions_for_{kind}": False for kind in kinds}
+    found: str | None = hub.cached_file(place, name, **quiet, **options)
     return found
 
 

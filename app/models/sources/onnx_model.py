@@ -11,7 +11,7 @@ import torch
 
 from app.contract import Array
 from app.errors import ConfigError
-from app.models.base import as_bytes, as_text, one_line
+from app.models.base import one_line
 from app.models.description.config import FILE_NAME, ModelTable, parse_config
 from app.models.description.config_tables import AXIS_NAME, TensorTable, is_fixed
 from app.models.sources.imports import optional
@@ -54,7 +54,7 @@ class OnnxModel:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         feed = {name: _as_fed(value) for name, value in zip(self._inputs, inputs, strict=True)}
-        return tuple(as_bytes(value) for value in self.session.run(self._outputs, feed))
+        return tuple(_as_returned(value) for value in self.session.run(self._outputs, feed))
 
 
 def open_session(path: Path, threads: int) -> Any:
@@ -75,9 +75,18 @@ def open_session(path: Path, threads: int) -> Any:
 
 
 def _as_fed(value: Any) -> Array:
+    """An input as onnxruntime takes it, text as `str`. Invalid UTF-8 becomes U+FFFD."""
     if isinstance(value, torch.Tensor):
         return np.ascontiguousarray(value.numpy())
-    return as_text(value)
+    texts = [one.decode("utf-8", "replace") for one in value.reshape(-1)]
+    return np.array(texts, object).reshape(value.shape)
+
+
+def _as_returned(value: Any) -> Any:
+    """An output, text as `bytes`."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "OU":
+        return value
+    return np.array([str(one).encode() for one in value.reshape(-1)], object).reshape(value.shape)
 
 
 # what model.toml leaves out
