@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +29,8 @@ _NAME = "app"
 _IMPORTING = threading.RLock()
 
 #: Held while tracing or transformers replaces methods of a library's classes: two at once would restore the wrong ones.
-#: It is reentrant, because a factory that runs within `one_at_a_time` may call `from_pretrained`.
+#: And while a source builds a network: as transformers reads weights, `torch.nn.init` does nothing in any thread.
+#: It is reentrant, because a factory may call `from_pretrained`.
 PATCHING = threading.RLock()
 _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing, so others stop waiting
 _MOST_NAMES = 20  # of callables that an error lists
@@ -40,7 +41,7 @@ _seen: dict[str, tuple[int, int]] = {}
 
 
 @contextmanager
-def _held(lock: threading.RLock) -> Iterator[None]:
+def held(lock: threading.RLock) -> Iterator[None]:
     """Hold a lock while a model's own code runs. That may be slow, so after a timeout the caller continues without it:
     short unless transformers, which replaces methods, has been imported.
     """
@@ -50,13 +51,6 @@ def _held(lock: threading.RLock) -> Iterator[None]:
     finally:
         if taken:
             lock.release()
-
-
-def one_at_a_time() -> AbstractContextManager[None]:
-    """For code that builds a network: while transformers reads weights, `torch.nn.init` does nothing in the whole
-    process, and two reads at once leave weights out.
-    """
-    return _held(PATCHING)
 
 
 def optional(module: str) -> ModuleType:
@@ -73,7 +67,7 @@ def optional(module: str) -> ModuleType:
 
 def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
-    with _held(_IMPORTING):
+    with held(_IMPORTING):
         found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
     if (namespace := current()) is not None:
         namespace.outside.add(module.partition(".")[0])
@@ -102,7 +96,7 @@ def _instead(module: Any) -> str:
 def load_file(path: Path) -> ModuleType:
     """Run a Python file in the namespace of the load that runs, or in one of its own. Raises what the code raises."""
     namespace = current() or Namespace(path.parent)
-    with _held(_IMPORTING):
+    with held(_IMPORTING):
         return namespace.run(path)
 
 

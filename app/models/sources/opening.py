@@ -26,7 +26,7 @@ from app.errors import ConfigError
 from app.models.description.config import ModelTable
 from app.models.process_state import ProcessState, named
 from app.models.sources import hubs
-from app.models.sources.imports import import_callable, one_at_a_time
+from app.models.sources.imports import PATCHING, held, import_callable
 from app.models.sources.onnx_model import open_onnx
 from app.models.sources.torch_files import exported_module, load_exported, open_torchscript
 
@@ -52,7 +52,7 @@ def open_source(config: ModelTable, folder: Path) -> Any:
         return hubs.open_torchvision(rest, config.kwargs)
     if kind == "timm":
         return hubs.open_timm(rest, config.kwargs)
-    with one_at_a_time(), _as_before(config.source):
+    with held(PATCHING), _as_before(config.source):
         found = import_callable(kind, rest, folder)
         # A module of this name is the model. Called, it would take its inputs for kwargs.
         return found if isinstance(found, nn.Module) and not config.kwargs else found(**config.kwargs)

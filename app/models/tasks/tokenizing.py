@@ -41,11 +41,8 @@ class SlowTokenizer:
 
     def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool = True) -> list[TokenIds]:
         """Encode single texts: tasks that read pairs do not use slow tokenizers."""
-        return [self._encoded(text, add_special_tokens) for text in texts]
-
-    def _encoded(self, text: str, special: bool) -> TokenIds:
-        found = self._tokenizer(text, add_special_tokens=special, verbose=False)
-        return TokenIds(found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"]))
+        found = (self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False) for text in texts)
+        return [TokenIds(one["input_ids"], one.get("token_type_ids") or [0] * len(one["input_ids"])) for one in found]
 
     def num_special_tokens_to_add(self, pair: bool) -> int:
         return int(self._tokenizer.num_special_tokens_to_add(pair))
