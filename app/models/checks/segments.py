@@ -65,7 +65,7 @@ def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
     if model.info.batching.max_batch < 2:
         return ()
     if model.stages:
-        return _stage_segments(model, rows)
+        return _Stages(model, rows).segments()
     if model.writes:
         return [_decoder_segment(model, rows)]
     return [_cell_segment(model, rows)] if isinstance(model.call, CellModel) else ()
@@ -74,27 +74,12 @@ def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
 # stages
 
 
-def _stage_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
-    """A segment for each stage. Rows that ran alone so far share a batch from it on, padded with 0 as the server does.
+class _Stages:
+    """A segment for each stage, which takes what the stage before passed on, and the inputs and their context again
+    from the rows. Rows that ran alone so far share a batch from it on, padded with 0 as the server does.
 
     The results of the stage and of all later ones are compared.
     """
-    stages = _Stages(model, rows)
-    together = batches_together(rows, min(_TOGETHER, model.info.batching.max_batch))
-    batches = [batch for batch in together if batch.size == len(batch.places)]
-    for stage in range(len(model.stages)):
-        where = f"at stage {stage}"
-        yield Segment(
-            stages.specs(stage),
-            [stages.alone(stage, place, where) for place in range(len(rows))],
-            partial(stages.run, stage),
-            [replace(batch, how=[f"{how} {where}" for how in batch.how]) for batch in batches],
-            beside_nan=[0],
-        )
-
-
-class _Stages:
-    """A segment takes what the stage before passed on. Stages take the inputs and their context again from the rows."""
 
     def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
         self._model = model
@@ -123,21 +108,28 @@ class _Stages:
                 f"varies, got {first}, {second}: cut the model elsewhere"
             )
 
-    def alone(self, stage: int, place: int, where: str) -> LoneRow:
-        results = self._results[place]
-        passed = results[stage - 1] if stage else []
-        return LoneRow(self._rows[place], passed, list(chain.from_iterable(results[stage:])), where)
+    def segments(self) -> Iterator[Segment]:
+        together = batches_together(self._rows, min(_TOGETHER, self._model.info.batching.max_batch))
+        batches = [batch for batch in together if batch.size == len(batch.places)]
+        for stage in range(len(self._model.stages)):
+            where = f"at stage {stage}"
+            lone = [
+                LoneRow(row, results[stage - 1] if stage else [], [*chain(*results[stage:])], where)
+                for row, results in zip(self._rows, self._results, strict=True)
+            ]
+            named = [replace(batch, how=[f"{how} {where}" for how in batch.how]) for batch in batches]
+            yield Segment(self._specs(stage), lone, partial(self._run, stage), named, beside_nan=[0])
 
-    def run(self, stage: int, lone: Sequence[LoneRow]) -> Tensors:
+    def _run(self, stage: int, lone: Sequence[LoneRow]) -> Tensors:
         """The results of a stage and of all later ones."""
         rows = [one.row for one in lone]
         passed = []
         for number, pieces in enumerate(zip(*(one.given for one in lone), strict=True)):
             axis = self._axes.of(stage - 1, number)
             passed.append(torch.cat([resized(piece, longest(rows)[axis]) for piece in pieces] if axis else pieces))
-        return list(chain.from_iterable(self._from(stage, passed, rows)))
+        return [*chain(*self._from(stage, passed, rows))]
 
-    def specs(self, stage: int) -> list[TensorSpec]:
+    def _specs(self, stage: int) -> list[TensorSpec]:
         """Of the results from this stage on, with the stage in each name."""
         *inner, last = range(len(self._model.stages))
         found = []
@@ -159,11 +151,9 @@ class _Stages:
             arguments = parts.arguments(stage, passed, given)
             named = keywords(model, rows, len(rows)) if stage == 0 else {}
             result = parts.calls[stage](*(value.clone() for value in arguments), **named)
-            if stage + 1 < len(parts):
-                values: Iterable[torch.Tensor] = passed_on(result, stage, len(rows))
-            else:
-                values = map(torch.as_tensor, normalise(result, model.info.outputs))
-            passed = [value.clone() for value in values]
+            last = stage + 1 == len(parts)
+            values = normalise(result, model.info.outputs) if last else passed_on(result, stage, len(rows))
+            passed = [torch.as_tensor(value).clone() for value in values]
             results.append([*passed])
         return results
 
