@@ -78,18 +78,16 @@ class ProfiledModel:
         if not self.profile.errors or not parts:
             return self.profile
         errors = tuple(map(max, zip(*(part.errors for part in parts), strict=True)))
-        if len(parts) == 1:
-            (whole,) = parts
-            stages = tuple(replace(whole, cell=one.cell) for one in self.profile.stages)
-            if stages:  # a step of a cell
-                return replace(self.profile, stages=stages, errors=errors)
-            return replace(self.profile, batch_ns=whole.batch_ns, concurrency_ns=whole.concurrency_ns, errors=errors)
+        stages = tuple(parts) if len(parts) > 1 else ()
+        if self.profile.stages and not stages:  # a step of a cell
+            stages = tuple(replace(parts[0], cell=one.cell) for one in self.profile.stages)
+            return replace(self.profile, stages=stages, errors=errors)
         levels = set.intersection(*(set(part.concurrency_ns) for part in parts))
         return replace(
             self.profile,
             batch_ns=added(part.batch_ns for part in parts),
             concurrency_ns={units: added(part.concurrency_ns[units] for part in parts) for units in levels},
-            stages=tuple(parts),
+            stages=stages,
             errors=errors,
         )
 
