@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import fx, nn
+from torch import nn
 
 from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
@@ -32,7 +32,7 @@ from app.models.sources.imports import edited_packages, source_hint
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
-from app.models.sources.torch_files import let_set_mode, load_weights
+from app.models.sources.torch_files import free_graphs, load_weights
 from app.models.sources.tracing import trace_one_at_a_time
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
@@ -76,18 +76,8 @@ def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) 
     model = _in_stages(model, config, source.folder / FILE_NAME)
     for part in (model.call, *model.stages.calls, model.stages.context):
         if isinstance(part, nn.Module):
-            _break_cycles(part)
+            free_graphs(part)
     return model
-
-
-def _break_cycles(module: nn.Module) -> None:
-    """Drop what torch has graphs refer to their own module for: when it is unloaded its weights are then freed at once,
-    and not by a garbage collection.
-    """
-    let_set_mode(module)
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):
-            part.graph.owning_module = None
 
 
 def read_declared(folder: Path) -> ModelTable:
@@ -168,7 +158,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     call = ByName(built, info) if config.source.startswith("hf:") else built
     for part in (owner, call):
         if isinstance(part, nn.Module):
-            let_set_mode(part).eval()
+            free_graphs(part).eval()
     first = _first_to_take_inputs(call)
     takes_parameters = _takes_parameters(first, len(info.inputs))
     _check_signature(first, config, path, takes_parameters)

@@ -65,12 +65,14 @@ def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
     return module if plain else _Structured(module, spec)
 
 
-def let_set_mode(module: nn.Module) -> nn.Module:
+def free_graphs(module: nn.Module) -> nn.Module:
     """The module, without the methods by which an exported one refuses `eval`, also of what contains it: its mode is
-    fixed, and nothing else is lost.
+    fixed, and nothing else is lost. Nor do its graphs refer to their own module any more: when it is unloaded its
+    weights are then freed at once, and not by a garbage collection.
     """
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
+            part.graph.owning_module = None
             for name in ("train", "eval"):
                 vars(part).pop(name, None)
     return module

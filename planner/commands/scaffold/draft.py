@@ -18,7 +18,7 @@ from app.models.recurrent.rnn_graph import holds_layer
 from app.models.sources.imports import source_hint
 from app.models.sources.onnx_model import graph_tables
 from app.models.sources.opening import MODEL_FILES, open_source
-from app.models.sources.torch_files import exported_module, let_set_mode, load_exported
+from app.models.sources.torch_files import exported_module, free_graphs, load_exported
 from planner.commands.checked_models import Checked, check
 from planner.commands.scaffold.guess import (
     ASK,
@@ -114,7 +114,7 @@ def _opened(draft: Draft, target: Path) -> Any:
     some = [{"name": "x", "datatype": "FP32", "shape": []}]
     config = {"source": draft.source, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
     call = _opened_or_named(draft.source, partial(open_source, ModelTable.model_validate(config), target))
-    return let_set_mode(call).eval() if isinstance(call, torch.nn.Module) else call
+    return free_graphs(call).eval() if isinstance(call, torch.nn.Module) else call
 
 
 def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
