@@ -37,7 +37,7 @@ from app.models.sources.tracing import trace_one_at_a_time
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
-_BY_NAME_ALONE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> Model:
@@ -159,9 +159,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     for part in (owner, call):
         if isinstance(part, nn.Module):
             free_graphs(part).eval()
-    first = _first_to_take_inputs(call)
-    takes_parameters = _takes_parameters(first, len(info.inputs))
-    _check_signature(first, config, path, takes_parameters)
+    takes_parameters = _takes_parameters(_first_to_take_inputs(call), config, path)
     if config.recurrent or isinstance(call, Recurrent):
         with _naming(str(path)):
             declared: Any = call
@@ -206,21 +204,24 @@ def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
     return first.forward if isinstance(first, nn.Module) else first
 
 
-def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, takes_parameters: bool) -> None:
-    """Raise ConfigError if the callable takes another number of arguments than there are inputs, or takes them in
-    another order.
+def _takes_parameters(call: Callable[..., Any], config: ModelTable, path: Path) -> bool:
+    """Whether the callable has a keyword `parameters` behind its inputs. Raises ConfigError if it takes another number
+    of arguments than there are inputs, or takes them in another order.
 
     Without this check the first would be a TypeError at the first call, as wrong values may raise, and the second would
     only give wrong answers.
     """
     signature = _signature(call)
     if signature is None:
-        return
+        return False
     names = [table.name for table in config.inputs]
+    kind = getattr(signature.parameters.get("parameters"), "kind", None)
+    behind = "parameters" in list(signature.parameters)[len(names) :]
+    takes = kind is _BY_NAME or (behind and kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
-        bound = signature.bind(*names, **({"parameters": []} if takes_parameters else {}))
+        bound = signature.bind(*names, **({"parameters": []} if takes else {}))
     except TypeError as error:
-        by_name = any(each.kind in _BY_NAME_ALONE for each in signature.parameters.values())
+        by_name = any(each.kind in (_BY_NAME, inspect.Parameter.VAR_KEYWORD) for each in signature.parameters.values())
         hint = "; inputs are passed by their order, not by name: take them without * or ** in front" if by_name else ""
         wanted = f"as many as {config.source!r} takes arguments"
         raise ConfigError(f"{path}: inputs: expected {wanted}, got {', '.join(names)}: {error}{hint}") from None
@@ -230,17 +231,7 @@ def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, t
             f"{path}: inputs: expected them in the order of the arguments of {config.source!r}, "
             f"{', '.join(arguments)}, got {', '.join(names)}"
         )
-
-
-def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:
-    """Whether the call has a keyword `parameters` behind its inputs."""
-    signature = _signature(call)
-    if signature is None or "parameters" not in signature.parameters:
-        return False
-    parameter = signature.parameters["parameters"]
-    keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    behind = list(signature.parameters).index("parameters") >= inputs
-    return keyword or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and behind)
+    return takes
 
 
 def _signature(call: Callable[..., Any] | None) -> inspect.Signature | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -30,15 +32,12 @@ def _computed(spec: TensorSpec, lengths: Mapping[str, torch.Tensor], longest: Ma
         return lengths[spec.lengths_of].to(dtype, copy=True)
     size = len(next(iter(lengths.values())))
     shape = [size, *(longest[axis] if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))]
-    mask: torch.Tensor | None = None
-    for dim, axis in enumerate(spec.axes, 1):
-        if not axis:
-            continue
-        positions = torch.arange(longest[axis], device=lengths[axis].device)
-        along = [1] * len(shape)
-        along[0], along[dim] = size, longest[axis]
-        inside = (positions[None, :] < lengths[axis][:, None]).view(along)
-        mask = inside if mask is None else mask & inside
-    assert mask is not None  # a mask's input has a variable axis, see specs.py
+    inside = [
+        (torch.arange(longest[axis], device=lengths[axis].device) < lengths[axis][:, None]).view(
+            size, *[1] * before, longest[axis], *[1] * (len(spec.axes) - before - 1)
+        )
+        for before, axis in enumerate(spec.axes)
+        if axis
+    ]
     # A model may write into its inputs, which expanded memory does not allow.
-    return mask.expand(shape).to(dtype).contiguous()
+    return reduce(and_, inside).expand(shape).to(dtype).contiguous()
