@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.contract import DATATYPES, Array, TensorSpec
+from app.contract import DATATYPES, Array, Model, TensorSpec
 from app.errors import ConfigError, presentable
 from app.user_code import place_of
 
@@ -269,6 +269,12 @@ def device_of(call: Any) -> torch.device:
     """The device of a module's weights; the CPU without weights."""
     weights = call.parameters() if isinstance(call, nn.Module) else iter(())
     return next((weight.device for weight in weights), torch.device("cpu"))
+
+
+def networks_of(model: Model) -> list[nn.Module]:
+    """The network that a model calls, and those of its stages."""
+    parts = (model.call, *model.stages.calls, model.stages.context)
+    return [part for part in parts if isinstance(part, nn.Module)]
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:

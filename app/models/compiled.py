@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from app.contract import Model, SampleRow
+from app.models.base import networks_of
 from app.models.checks.samples import short_lengths, stretched
 
 #: Without it the eight times are counted for all modules of one class together.
@@ -40,9 +41,7 @@ def batches_of_size_one(model: Model, row: SampleRow) -> Iterator[tuple[SampleRo
     """Rows of length 1, each with a batch size: torch.compile compiles these apart. Nothing for other models."""
     inputs = model.info.client_inputs
     ones = short_lengths(inputs, 1)
-    parts = [
-        part for call in (model.call, *model.stages.calls) if isinstance(call, nn.Module) for part in call.modules()
-    ]
+    parts = (part for network in networks_of(model) for part in network.modules())
     if ones and any(isinstance(part, Compiled) for part in parts):
         for size in range(1, min(2, model.info.batching.max_batch) + 1):
             yield stretched(inputs, row, ones), size

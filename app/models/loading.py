@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
-from app.models.base import one_line, with_place
+from app.models.base import networks_of, one_line, with_place
 from app.models.checks.advice import advice_on
 from app.models.checks.calling import only_exceptions
 from app.models.checks.sample_files import read_samples
@@ -74,9 +74,8 @@ def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) 
     checks = replace(model.checks, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
     model = replace(model, checks=checks)
     model = _in_stages(model, config, source.folder / FILE_NAME)
-    for part in (model.call, *model.stages.calls, model.stages.context):
-        if isinstance(part, nn.Module):
-            free_graphs(part)
+    for network in networks_of(model):
+        free_graphs(network)
     return model
 
 

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from app.contract import Model, TensorSpec
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, cast, normalise
+from app.models.base import TORCH_DTYPES, cast, networks_of, normalise
 from app.models.compiled import Compiled
 from app.models.recurrent.cells import CellModel
 
@@ -76,10 +76,9 @@ def place(model: Model, placement: Placement) -> Model:
         placement = replace(placement, compile=False)
     dtype = PRECISIONS[placement.precision]
     try:
-        for part in (module, *model.stages.calls, model.stages.context):
-            if isinstance(part, nn.Module):
-                part.to(device=placement.device, dtype=dtype)
-                _move_rest(part, placement.device, dtype)
+        for network in networks_of(model):
+            network.to(device=placement.device, dtype=dtype)
+            _move_rest(network, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
         raise ConfigError(f"cannot be moved to {what}: {error}") from error

@@ -166,19 +166,18 @@ class Registry:
             raise self._unknown(name)
         versions = self._versions.setdefault(name, {})
         started, failures = await self._start_all(versions, sources)
-        retired = [one.served for number, one in versions.items() if number in started and one.served is not None]
+        before = [one.served for one in versions.values()]
         for number, served in started.items():
             one = versions[number]
             one.served, one.reason = served, served.model.note
             one.unchecked = served.untried is not None and served.model.checks.row_check != "off"
-        held = {source.version for source in sources}
-        gone = [] if failures else [number for number in versions if number not in held]
-        for number in gone:
-            old = versions.pop(number)
-            retired += [old.served] if old.served is not None else []
+        for number in () if failures else versions.keys() - {source.version for source in sources}:
+            del versions[number]
         self._route(name)  # no await since `started` was complete: the switch is atomic
-        for served in retired:
-            await self._stop(served)
+        still = [one.served for one in versions.values()]
+        for old in before:
+            if old is not None and old not in still:
+                await self._stop(old)
         if failures:
             raise BadRequest(f"model {name!r} cannot be loaded: {'; '.join(failures)}")
 
