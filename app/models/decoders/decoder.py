@@ -199,12 +199,6 @@ class DecoderModel(nn.Module):
                 part.copy_(product(encoded).view(rows, longest, self.shape.heads, -1).transpose(1, 2))
         return slab
 
-    def prompt(self, ids: torch.Tensor, cache: Any, mask: torch.Tensor, positions: torch.Tensor) -> None:
-        """Read `ids` [rows, new] into the cache."""
-        self.model.base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-
 
 class Encoding:
     """Rows that an encoder reads, some layers at a time: its tokens attend to later ones, so all are read at once."""
@@ -257,7 +251,9 @@ class Prompts:
         end = min(longest, begin + max(1, columns))
         if begin < end:
             cache = self._cache.window(rows, 0, begin)
-            self._model.prompt(self._ids[:, begin:end], cache, self._mask[:, :end], self._positions[:, begin:end])
+            ids, positions = self._ids[:, begin:end], self._positions[:, begin:end]
+            named = {"attention_mask": self._mask[:, :end], "position_ids": positions, "past_key_values": cache}
+            self._model.model.base_model(input_ids=ids, use_cache=True, **named)
         self.left = longest - end
         return Prefilled(self._own, None, self._lengths, [0] * rows) if end == longest else None
 
@@ -269,9 +265,7 @@ def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.T
 
 def _slab_shape(config: Any, dtype: torch.dtype) -> SlabShape:
     own = config.get_text_config(decoder=True)
-    layers = (
-        getattr(config, "num_decoder_layers", None) or own.num_hidden_layers
-    )  # T5's decoder has a number of its own
+    layers = getattr(config, "num_decoder_layers", None) or own.num_hidden_layers  # T5's decoder has its own number
     heads = own.num_attention_heads
     size = getattr(own, "head_dim", None) or own.hidden_size // heads
     return SlabShape(layers, getattr(own, "num_key_value_heads", None) or heads, size, dtype)

@@ -26,8 +26,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, backend: Any) -> None:
         """`tokenizer`: transformers'; `backend`: of the tokenizers library, or a SlowTokenizer."""
         self._backend = backend
-        self._falls_back = False  # to bytes
-        self._special: frozenset[int] = frozenset()
+        self._special: frozenset[int] | None = None  # tokens, of a tokenizer that falls back to bytes
         self.cleans = bool(tokenizer.clean_up_tokenization_spaces)
         if not tokenizer.is_fast:
             return
@@ -35,14 +34,12 @@ class Detokenizer:
             name = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
             self.cleans = self.cleans and bool(getattr(tokenizer, name, False))
         if backend.decoder is not None and backend.decoder.decode(["<0x41>"]) == "A":
-            self._falls_back = True
-            self._special = frozenset(
-                number for number, token in backend.get_added_tokens_decoder().items() if token.special
-            )
+            added = backend.get_added_tokens_decoder()
+            self._special = frozenset(number for number, token in added.items() if token.special)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of these tokens, before spaces are removed; BROKEN for each byte that is no character."""
-        if not self._falls_back:
+        if self._special is None:
             return str(self._backend.decode(ids, skip_special_tokens=skip_special))
         if skip_special:
             ids = [one for one in ids if one not in self._special]

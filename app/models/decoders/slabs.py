@@ -125,7 +125,6 @@ class SlabCache:
 
     def __init__(self, own: Slab, read: Slab | None = None) -> None:
         """`own`: the decoder's keys and values; `read`: those of the encoder's output, None without an encoder."""
-        self.own, self.read = own, read
         self._own = [SlabLayer(values) for values in own.values]
         self._read = [] if read is None else [SlabLayer(values) for values in read.values]
         cache: Any = Cache(layers=self._own)
