@@ -17,6 +17,7 @@ MASK = "attention_mask"
 MOST_MASKS = 16  # of one text
 
 Given = Mapping[str, torch.Tensor]
+Made = Callable[[Any, Given], Any]
 
 
 class Head(nn.Module):
@@ -24,7 +25,7 @@ class Head(nn.Module):
     of these tensors.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], made: Callable[[Any, Given], Any]) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str], made: Made) -> None:
         super().__init__()
         self.model = model
         self.names = list(names)

@@ -221,9 +221,9 @@ class TextReader(Reader):
                 return SampleRow((row,) * len(self.sent))
         return None
 
-    def samples(self, pairs: bool = False) -> tuple[SampleRow, ...]:
-        """Rows to try the model with: real text, because some models look for special tokens. `pairs`: of two texts."""
-        rows = []
+    def samples(self) -> tuple[SampleRow, ...]:
+        """Rows to try the model with: real text, because some models look for special tokens."""
+        rows, pairs = [], len(self.sent) > 1
         length, added = min(_SAMPLE_LENGTH, self.reading.most), self.backend.num_special_tokens_to_add(pairs)
         for place, text in enumerate(_SAMPLE_TEXTS):
             most = length if text is not _SAMPLE_TEXTS[-1] else max(1 + added, length // 2)

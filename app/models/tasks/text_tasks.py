@@ -17,7 +17,7 @@ from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, TokenReader
-from app.models.tasks.heads import MASK, Head, Pooled, masks, scores, spans
+from app.models.tasks.heads import MASK, Head, Made, Pooled, masks, scores, spans
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
@@ -58,45 +58,44 @@ class TextModel:
         how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
         return kind(tokenizer, vocabulary, how, sent)
 
+    def opened(self, reader: TextReader, made: Made, answers: Answers, *outputs: TensorSpec, **asked: Any) -> Model:
+        """The model behind a reader. `made`, `outputs`: of its Head. `asked`: see `task_model`."""
+        module = Head(self.model, reader.names, made)
+        return task_model(self.info, module, reader, answers, outputs, reader.samples(), **asked)
+
 
 def _text_classification(text: TextModel) -> Model:
-    pairs = text.options.pairs
-    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if pairs else (task_specs.TEXT,))
+    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if text.options.pairs else (task_specs.TEXT,))
     labels = labels_of(text.model.config)
-    module = Head(text.model, reader.names, partial(scores, score_function(text.model.config)))
-    answers = Labels(labels, text.options.top or TOP)
-    return task_model(text.info, module, reader, answers, (vector("scores", len(labels)),), reader.samples(pairs))
+    made = partial(scores, score_function(text.model.config))
+    return text.opened(reader, made, Labels(labels, text.options.top or TOP), vector("scores", len(labels)))
 
 
 def _token_classification(text: TextModel) -> Model:
     reader = text.reader(kind=TokenReader)
     labels = labels_of(text.model.config)
-    module = Head(text.model, reader.names, partial(scores, "softmax"))
-    each = along_tokens("scores", "FP32", len(labels), reader)
     answers = Tags(labels, text.options.aggregation or "")
-    return task_model(text.info, module, reader, answers, (each,), reader.samples())
+    output = along_tokens("scores", "FP32", len(labels), reader)
+    return text.opened(reader, partial(scores, "softmax"), answers, output)
 
 
 def _feature_extraction(text: TextModel) -> Model:
-    reader, module, outputs = _embedder(text)
-    return task_model(text.info, module, reader, Answers(outputs), outputs, reader.samples())
+    reader, made, output = _embedder(text)
+    return text.opened(reader, made, Answers((output,)), output)
 
 
 def _sentence_similarity(text: TextModel) -> Model:
-    reader, module, outputs = _embedder(text)
-    answers, embedder = Similarities(text.files.similarity()), Front(reader, Answers(outputs), reader.example())
-    asked = SentencesReader(reader)
-    return task_model(text.info, module, asked, answers, outputs, reader.samples(), embedder=embedder)
+    reader, made, output = _embedder(text)
+    answers, embedder = Similarities(text.files.similarity()), Front(reader, Answers((output,)), reader.example())
+    return text.opened(reader, made, answers, output, asked=SentencesReader(reader), embedder=embedder)
 
 
 def _rerank(text: TextModel) -> Model:
     config = text.model.config
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
-    reader = text.reader(task_specs.RANKED)
-    module = Head(text.model, reader.names, partial(scores, "none"))
-    answers = Ranks(_activation(config, text.files))
-    return task_model(text.info, module, reader, answers, (vector("raw_scores", 1),), reader.samples(pairs=True))
+    reader, answers = text.reader(task_specs.RANKED), Ranks(_activation(config, text.files))
+    return text.opened(reader, partial(scores, "none"), answers, vector("raw_scores", 1))
 
 
 def _activation(config: Any, files: SentenceFiles) -> str:
@@ -115,18 +114,14 @@ def _fill_mask(text: TextModel) -> Model:
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     reader = text.reader(kind=MaskReader)
-    module = Head(text.model, reader.names, partial(masks, mask, top))
-    outputs = (along_tokens("ids", "INT64", top, reader), along_tokens("scores", "FP32", top, reader))
-    answers = Masks(text.tokenizer.decode, top)
-    return task_model(text.info, module, reader, answers, outputs, reader.samples())
+    outputs = along_tokens("ids", "INT64", top, reader), along_tokens("scores", "FP32", top, reader)
+    return text.opened(reader, partial(masks, mask, top), Masks(text.tokenizer.decode, top), *outputs)
 
 
 def _question_answering(text: TextModel) -> Model:
     reader = text.reader(task_specs.ASKED, kind=QuestionReader)
-    module = Head(text.model, reader.names, spans)
     answers = SpanAnswers(text.tokenizer.cls_token_id, text.options.handle_impossible_answer)
-    outputs = (along_tokens("spans", "FP32", 2, reader),)
-    return task_model(text.info, module, reader, answers, outputs, reader.samples(pairs=True))
+    return text.opened(reader, spans, answers, along_tokens("spans", "FP32", 2, reader))
 
 
 def _zero_shot(text: TextModel) -> Model:
@@ -138,9 +133,8 @@ def _zero_shot(text: TextModel) -> Model:
             f"task: expected a label entailment for 'zero-shot-classification', got {', '.join(labels_of(config))}"
         )
     reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR))
-    module = Head(text.model, reader.names, partial(scores, "none"))
     asked, answers = LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label)
-    return task_model(text.info, module, asked, answers, (vector("logits", len(labels)),), reader.samples(pairs=True))
+    return text.opened(reader, partial(scores, "none"), answers, vector("logits", len(labels)), asked=asked)
 
 
 def _writing(task: str, text: TextModel) -> Model:
@@ -175,19 +169,19 @@ TEXT_TASKS: dict[str, Callable[[TextModel], Model]] = {
 }
 
 
-def _embedder(text: TextModel) -> tuple[TextReader, nn.Module, tuple[TensorSpec]]:
-    """The reader of texts, the module that makes a vector of each, and its output."""
+def _embedder(text: TextModel) -> tuple[TextReader, Pooled, TensorSpec]:
+    """The reader of texts, what makes a vector of each, and its output."""
     options, files = text.options, text.files
     reader = text.reader(prompt=files.prompt() if options.prompt is None else options.prompt)
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
-    module = Head(text.model, reader.names, Pooled(pooling, normalize, files.dense()))
+    pooled = Pooled(pooling, normalize, files.dense())
     samples = reader.samples()
     ids = torch.from_numpy(samples[0].arrays[0])[None] if samples else torch.zeros(1, 1, dtype=torch.int64)
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     with torch.inference_mode():
-        size = module.eval()(*(given[name] for name in reader.names)).shape[-1]
-    return reader, module, (vector("embedding", size),)
+        size = Head(text.model, reader.names, pooled).eval()(*(given[name] for name in reader.names)).shape[-1]
+    return reader, pooled, vector("embedding", size)
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:
