@@ -54,13 +54,10 @@ class Places(Generic[T]):
 
     def _move_together(self, rows: Sequence[PlacedText[T]], count: int, more: int) -> None:
         """Exchange places until the rows have the first ones and the next `more` are empty."""
-        running = set(map(id, rows))
-        outside = [row for row in rows if row.place >= count]
+        running, outside = set(rows), [row for row in rows if row.place >= count]
         for place in range(count):
-            other = self._at[place]
-            if other is not None and id(other) in running:
-                continue
-            self._exchange(outside.pop(), place)
+            if self._at[place] not in running:
+                self._exchange(outside.pop(), place)
         free = (place for place in range(count + more, len(self._at)) if self._at[place] is None)
         for place in range(count, count + more):
             if (parked := self._at[place]) is not None:

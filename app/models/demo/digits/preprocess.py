@@ -64,11 +64,8 @@ def to_grid(ink: Grid) -> Grid:
     top, bottom = _span(ink.sum(axis=1))
     left, right = _span(ink.sum(axis=0))
     digit = ink[top:bottom, left:right]
-    height, width = digit.shape
-    side = max(height, width)
-    square = np.zeros((side, side), np.float32)
-    y, x = (side - height) // 2, (side - width) // 2
-    square[y : y + height, x : x + width] = digit
+    side = max(digit.shape)
+    square = np.pad(digit, [((side - length) // 2, (side - length + 1) // 2) for length in digit.shape])
     image = Image.fromarray(np.rint(square * 255).astype(np.uint8)).resize(
         (_SQUARE_SIDE, _SQUARE_SIDE), Image.Resampling.BOX
     )
