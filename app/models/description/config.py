@@ -98,13 +98,9 @@ class ModelTable(Table):
         return self
 
     @model_validator(mode="after")
-    def _one_way_to_cut(self) -> ModelTable:
+    def _keys_agree(self) -> ModelTable:
         if self.cuts is not None and self.stages is not None:
             raise ValueError(f"stages: expected either stages or cuts, got both: {self.stages} and {self.cuts}")
-        return self
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> ModelTable:
         for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             names = [tensor.name for tensor in tensors]
             twice = sorted({name for name in names if names.count(name) > 1})

@@ -105,13 +105,11 @@ class InputTable(TensorTable):
             if key in self.model_fields_set:
                 value = getattr(self, key)
                 raise ValueError(f"{key}: expected none for an input that the server makes, got {value!r}")
-        if self.mask is not None:
-            if self.datatype == "BYTES":
-                raise ValueError("datatype: expected a numeric type or BOOL for a mask, got 'BYTES'")
-            return self
-        if not is_integer(self.datatype):
+        if self.mask is not None and self.datatype == "BYTES":
+            raise ValueError("datatype: expected a numeric type or BOOL for a mask, got 'BYTES'")
+        if self.lengths is not None and not is_integer(self.datatype):
             raise ValueError(f"datatype: expected an integer type for lengths, got {self.datatype!r}")
-        if self.shape:
+        if self.lengths is not None and self.shape:
             raise ValueError(f"shape: expected [] for lengths, which are one number a row, got {self.shape!r}")
         return self
 

@@ -186,11 +186,8 @@ def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State
         raise ConfigError(f"{where}: state: expected a tuple of {len(shapes)}, got {kind_of(state)}")
     for place, (value, shape) in enumerate(zip(state, shapes, strict=True)):
         dtype = None if before is None else before[place].dtype
-        if (
-            not isinstance(value, torch.Tensor)
-            or value.shape != (rows, *shape)
-            or (dtype is not None and value.dtype != dtype)
-        ):
+        fits = isinstance(value, torch.Tensor) and value.shape == (rows, *shape)
+        if not fits or (dtype is not None and value.dtype != dtype):
             kind = f"{dtype} " if dtype else ""
             raise ConfigError(
                 f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
