@@ -18,7 +18,7 @@ from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs, padded
 from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.tokenizing import Window, joined, row_of, windows_of
+from app.models.tasks.windows import Window, joined, row_of, windows_of
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'

@@ -18,7 +18,7 @@ from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
 from app.models.tasks.text_readers import CallTexts, Reading, TextReader
-from app.models.tasks.tokenizing import Window, row_of, stride_of, windows_of
+from app.models.tasks.windows import Window, row_of, stride_of, windows_of
 from app.values.tensors import shown
 
 _LONGEST_ANSWER = 15  # tokens, as in transformers' pipeline
@@ -123,8 +123,7 @@ class SpanAnswers(Answers):
             else:
                 start, end = _characters(asked.context, asked.encoding, best.first, best.last)
                 found.append((asked.context[start:end].encode(), best.score, start, end))
-        answers, scores, starts, ends = zip(*found, strict=True)
-        columns = zip((answers, scores, starts, ends), (object, np.float32, np.int64, np.int64), strict=True)
+        columns = zip(zip(*found, strict=True), (object, np.float32, np.int64, np.int64), strict=True)
         return [np.array(values, kind) for values, kind in columns], None
 
     def _best(self, logits: Array, encoding: Any, window: Window) -> _Span:

@@ -1,6 +1,6 @@
 """Tokenizers behind one set of methods: those of the tokenizers library, or transformers' in Python for models without
 a fast one, such as Marian, which uses sentencepiece. And texts that a request wants cut, to other lengths than the
-tokenizer itself is set to, which is shared; or in overlapping windows, each a row of the model.
+tokenizer itself is set to, which is shared.
 """
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from app.contract import Array, TextCut
+from app.contract import TextCut
 from app.errors import BadRequest
 
 #: From texts, and whether to add special tokens, to encodings.
 Encode = Callable[..., Sequence[Any]]
-#: A window: which tokens of the whole encoding it shows, by their places, in order.
-Window = Sequence[int]
-_STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 
 
 class TokenIds(NamedTuple):
@@ -116,50 +111,3 @@ def _shortened(lengths: list[int], room: int) -> list[int]:
     shorter = min(*lengths, room // 2)
     longer = room - shorter
     return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
-
-
-# texts that are too long for a model
-
-
-def stride_of(most: int) -> int:
-    """How many tokens two windows of `most` tokens share."""
-    return min(most // 2, _STRIDE)
-
-
-def windows_of(one: Any, most: int) -> list[Window]:
-    """The windows of an encoding of a text, or of a pair whose last text is too long, of at most `most` tokens.
-
-    Each has all tokens before the text, such as special ones, and all behind it.
-    """
-    if len(one) <= most:
-        return [range(len(one))]
-    sequences = one.sequence_ids
-    last = max(number for number in sequences if number is not None)
-    lead, trail = sequences.index(last), sequences[::-1].index(last)
-    end, room = len(one) - trail, most - lead - trail
-    step = max(1, room - stride_of(most))
-    begins = range(lead, end - (room - step), step)
-    return [[*range(lead), *range(begin, min(begin + room, end)), *range(end, len(one))] for begin in begins]
-
-
-def row_of(one: Any, window: Window) -> TokenIds:
-    """The tokens that a window shows."""
-    return TokenIds([one.ids[place] for place in window], [one.type_ids[place] for place in window])
-
-
-def joined(values: Array, windows: Sequence[Sequence[Window]]) -> Array:
-    """Values of each token of whole texts [texts, tokens, size], from those of their windows [rows, tokens, size].
-
-    A token in two windows is taken from the one in which it is further from an end.
-    """
-    longest = max(own[-1][-1] + 1 for own in windows)
-    whole = np.zeros((len(windows), longest, values.shape[-1]), values.dtype)
-    rows = iter(values)
-    for text, own in zip(whole, windows, strict=True):
-        furthest = np.full(longest, -1)
-        for window in own:
-            row, places = next(rows)[: len(window)], np.array(window)
-            from_end = np.minimum(np.arange(len(window)), np.arange(len(window))[::-1])
-            better = from_end > furthest[places]
-            text[places[better]], furthest[places[better]] = row[better], from_end[better]
-    return whole
