@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.contract import Answers, Array, SampleRow, TensorSpec, Translated
+from app.contract import Answers, Array, SampleRow, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
-from app.models.tasks.text_readers import CallTexts, Reading, TextReader
+from app.models.tasks.text_readers import CallTexts, TextReader
 from app.models.tasks.windows import Window, row_of, stride_of, windows_of
 from app.values.tensors import shown
 
@@ -46,10 +46,11 @@ class QuestionReader(TextReader):
     windows = True
     offsets = True
 
-    def __init__(self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...]) -> None:
-        super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent)
+    def __init__(self, tokenizer: Any, *given: Any) -> None:
+        super().__init__(tokenizer, *given)
+        most = self.reading.most
         #: The most tokens of a question, so that each window adds at least one token of the context.
-        self._most_asked = reading.most - stride_of(reading.most) - tokenizer.num_special_tokens_to_add(True) - 1
+        self._most_asked = most - stride_of(most) - tokenizer.num_special_tokens_to_add(True) - 1
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
