@@ -107,9 +107,8 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     if away:
         remedy = f"if what it calls is away, calls are answered once that is back; {remedy}"
     if never_fits:
-        remedy = (
-            f"an empty batch raises it, too, so no row can fit: correct the model, or {_declared(model.info, first)}"
-        )
+        declared = _declared(model.info, first)
+        remedy = f"an empty batch raises it, too, so no row can fit: correct the model, or {declared}"
     unfit = Unfit(f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {remedy}")
     unfit.never_fits = never_fits
     raise unfit from first

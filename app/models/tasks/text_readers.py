@@ -281,13 +281,11 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
     if asked is not None:
         special = tokenizer.num_special_tokens_to_add(pairs)
         if asked <= special:
-            raise ConfigError(
-                f"task_options.max_tokens: expected more than the {special} special tokens of a text, got {asked}"
-            )
-        if positions is not None and asked > positions:
-            raise ConfigError(
-                f"task_options.max_tokens: expected at most the model's {positions} positions, got {asked}"
-            )
-        return asked
+            wanted = f"more than the {special} special tokens of a text"
+        elif positions is not None and asked > positions:
+            wanted = f"at most the model's {positions} positions"
+        else:
+            return asked
+        raise ConfigError(f"task_options.max_tokens: expected {wanted}, got {asked}")
     bounds = [bound for bound in (positions, own, tokenizer.model_max_length) if bound is not None and bound < _NONE]
     return min(bounds, default=_DEFAULT_MOST)
