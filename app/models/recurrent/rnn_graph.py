@@ -87,7 +87,7 @@ def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -
     return Parts(
         layer,
         fx.GraphModule(module, _before(graph, given, arguments)),
-        fx.GraphModule(module, _behind(graph, call, behind, sizes)),
+        fx.GraphModule(module, _behind(graph, call, sizes)),
         any(not _takes(user, 1) for user in call.users if user in behind)
         or any(sizes.get(node) == "steps" for node in behind),
         _is_stepwise(x, given, module),
@@ -153,33 +153,37 @@ def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) ->
     copies = {node: part.placeholder(f"input_{place}") for place, node in enumerate(given)}
     wanted = (arguments["input"], arguments.get("hx"))
     refused = "expected a module that reads its inputs alone, got {!r} too"
-    return _filled(part, graph, copies, needed(wanted, lambda _: False), wanted, refused)
+    return _filled(part, graph, copies, wanted, refused)
 
 
-def _behind(graph: fx.Graph, call: fx.Node, nodes: set[fx.Node], sizes: Mapping[fx.Node, str]) -> fx.Graph:
+def _behind(graph: fx.Graph, call: fx.Node, sizes: Mapping[fx.Node, str]) -> fx.Graph:
     """The graph from the layer's result to the outputs. `sizes`: the nodes that count "rows", or "steps"."""
     part = fx.Graph()
     copies = {call: part.placeholder("result")}
     counts = {name: part.placeholder(name) for name in ("rows", "steps")}
     copies |= {node: counts[name] for node, name in sizes.items()}
     refused = f"expected nothing after {call.target!r} to read what comes before it, got {{!r}}"
-    return _filled(part, graph, copies, nodes, _result(graph), refused)
+    return _filled(part, graph, copies, _result(graph), refused)
 
 
-def _filled(
-    part: fx.Graph, graph: fx.Graph, copies: dict[fx.Node, fx.Node], nodes: set[fx.Node], wanted: Any, refused: str
-) -> fx.Graph:
-    """The part with `wanted` as its output, and the `nodes` that this needs behind those that it has copies of.
-
-    Raises ConfigError, as `refused` says, if an input is among them.
-    """
-    for node in graph.nodes:
-        if node in nodes and node not in copies:
-            if node.op == "placeholder":
-                raise ConfigError(f"recurrent: {refused.format(node.target)}")
-            copies[node] = part.node_copy(node, copies.__getitem__)
+def _filled(part: fx.Graph, graph: fx.Graph, copies: dict[fx.Node, fx.Node], wanted: Any, refused: str) -> fx.Graph:
+    """The part with `wanted` as its output. Raises ConfigError, as `refused` says, if that needs another input."""
+    inputs = [node for node in copy_needed(wanted, graph, part, copies) if node.op == "placeholder"]
+    if inputs:
+        raise ConfigError(f"recurrent: {refused.format(inputs[0].target)}")
     part.output(fx.map_arg(wanted, copies.__getitem__))
     return part
+
+
+def copy_needed(wanted: Any, graph: fx.Graph, part: fx.Graph, copies: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+    """Copy what `wanted` depends on to a part of the graph, behind the nodes that it has copies of. Returns those nodes
+    of the graph, in order.
+    """
+    nodes = needed(wanted, frozenset(copies).__contains__) - copies.keys()
+    ordered = [node for node in graph.nodes if node in nodes]
+    for node in ordered:
+        copies[node] = part.node_copy(node, copies.__getitem__)
+    return ordered
 
 
 def _size(node: fx.Node) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
 from app.contract import TensorSpec
-from app.models.recurrent.rnn_graph import needed
+from app.models.recurrent.rnn_graph import copy_needed, needed
 from app.models.sources.imports import PATCHING
 
 #: Parts of names of operators that a stage never computes again.
@@ -179,12 +179,9 @@ class Graph:
 
     def _copy(self, wanted: Sequence[fx.Node], part: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
         """Copy all that these nodes need to the part, behind the nodes that it has copies of."""
-        wanting = needed(wanted, frozenset(copies).__contains__)
-        for node in self.module.graph.nodes:
-            if node in wanting and node not in copies:
-                copy = copies[node] = part.node_copy(node, copies.__getitem__)
-                if copy.target is torch.ops.aten.view.default:
-                    copy.target = torch.ops.aten.reshape.default  # gathered rows may have other strides
+        for node in copy_needed(wanted, self.module.graph, part, copies):
+            if node.target is torch.ops.aten.view.default:
+                copies[node].target = torch.ops.aten.reshape.default  # gathered rows may have other strides
 
 
 def _moved(copy: fx.Node, dim: int, to: int) -> fx.Node:
