@@ -13,6 +13,7 @@ from typing import NamedTuple
 UNMEASURED = 0.1  # error of a size between measured ones: curves bend by about that much
 ONCE = 0.25  # error of a size that was measured once, beside whatever ran then
 _SIGNIFICANT = 2.0  # k: standard errors
+_MEDIAN_SQUARE = 0.455  # of a normal variable, over its mean square
 _NEIGHBOURS = 7  # sizes in a local line, at least
 _SHARE = 3  # and at least a third of all
 _ROUNDS = 3  # of robust weights
@@ -41,11 +42,22 @@ def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
             ns, error = known[size]
             found[size] = larger = ns if error < ONCE else min(ns, larger)
         return dict(sorted(found.items()))
-    for size, line in smoothed(known).items():
-        off, doubt = known[size].ns - line, _SIGNIFICANT * known[size].error * line
-        shown = off and known[size].error < ONCE
-        found[size] = line + off * max(0.0, 1 - (doubt / off) ** 2) if shown else line
+    smooth = smoothed(known)
+    off = {size: known[size].ns / line - 1 for size, line in smooth.items() if known[size].error < ONCE}
+    usual = _jagged(off, known)
+    for size, line in smooth.items():
+        shown, square = off.get(size, 0.0), known[size].error ** 2
+        if shown:
+            shown *= max(1 - _SIGNIFICANT**2 * square / shown**2, usual / (usual + square))
+        found[size] = line * (1 + shown)
     return found
+
+
+def _jagged(off: Mapping[int, float], known: Mapping[int, Estimate]) -> float:
+    """The usual square of a size's true distance from the curve: what distances have beyond their errors."""
+    if len(off) < _NEIGHBOURS:
+        return 0.0
+    return max(0.0, median(one**2 / _MEDIAN_SQUARE - known[size].error ** 2 for size, one in off.items()))
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:

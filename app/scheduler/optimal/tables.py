@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import hypot
 from typing import TYPE_CHECKING
 
 from app.scheduler.estimates.parts import padded, parted
@@ -26,7 +25,6 @@ LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 LOADS_OF_SEVERAL = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 LARGEST = 256  # rows: a table for larger batches takes minutes, and their time per row hardly falls any more
 _DOUBTFUL = 10.0  # the larger an error, the less it is known itself: 5 % count as 7.5 %, 10 % as 20 %
-_SURELY = 2.0  # standard errors by which a larger size must be faster, for rows to be padded to it
 _STATES = 128  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
 _TOLERANCE = 0.02  # share of the mean latency: the tables hardly change after that
 _ROUNDS = 60  # for several workers: the mean may settle later, but the tables hardly change after that
@@ -112,30 +110,26 @@ def solve(
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
-    return _of_one(profile.errors, times, loads or LOADS, valued=valued)
+    return _of_one(times, loads or LOADS, valued=valued)
 
 
-def _of_one(
-    errors: tuple[float, ...], times: tuple[int, ...], loads: Sequence[float], *, valued: bool
-) -> ControlTables:
-    """Tables for one worker. With `errors` of `times` the largest batch serves a long queue, unless another surely
-    serves more: of many sizes, the one measured too fast looks best."""
+def _of_one(times: tuple[int, ...], loads: Sequence[float], *, valued: bool) -> ControlTables:
+    """Tables for one worker."""
     from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
 
-    tail = solver.surely_fastest(times, errors) if any(errors) else 0
-    share = tail * 1e9 / times[tail - 1] if tail else Profile(times).peak  # rows/s
+    peak = Profile(times).peak
     states = max(_STATES, 2 * len(times))
     solved: list[Optimum] = []
     for load in loads:
         start = solved[-1].table if solved else ()
-        solved.append(solver.solve(times, load * share, idling=False, states=states, tail=tail, start=start))
+        solved.append(solver.solve(times, load * peak, idling=False, states=states, start=start))
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
         tail=solved[-1].tail,
         sizes=solved[0].sizes,
-        peak=share,
+        peak=peak,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
         mean_ns=tuple(best.mean_ns for best in solved),
@@ -156,8 +150,6 @@ def _of_several(
     alone_ns = profile.batch_ns[:LARGEST]
     alone = padded(alone_ns)[1]
     doubts = tuple(error * (1 + _DOUBTFUL * error) for error in profile.errors)
-    sizes = surely_faster(sizes, together, doubts)
-    alone = surely_faster(alone, alone_ns, doubts)
     group = -(-len(sizes) // _SEVERAL)
     # The padded times: a size that was measured too slow, by a spike, must not make all larger ones slow.
     apart_ns = padded(tuple(apart[size - 1] for size in sizes))[0]
@@ -204,18 +196,6 @@ def smooth(profile: Profile) -> Profile:
 
     together = {units: each(times) for units, times in profile.concurrency_ns.items()}
     return replace(profile, batch_ns=each(profile.batch_ns), concurrency_ns=together)
-
-
-def surely_faster(sizes: Sequence[int], batch_ns: Sequence[int], errors: Sequence[float]) -> tuple[int, ...]:
-    """By rows: the size at which they are run. Rows are padded only if the larger size is significantly faster."""
-    if not any(errors):
-        return tuple(sizes)
-
-    def faster(size: int, rows: int) -> bool:
-        more, fewer = batch_ns[size - 1], batch_ns[rows - 1]
-        return fewer - more > _SURELY * hypot(more * errors[size - 1], fewer * errors[rows - 1])
-
-    return tuple(size if faster(size, rows) else rows for rows, size in enumerate(sizes, 1))
 
 
 def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tuple[int, ...]:
