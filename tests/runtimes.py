@@ -166,10 +166,14 @@ class FakeRuntime:
         stream.graphs.add(replay)
         return replay, outputs
 
-    def refuse_in_capture(self) -> None:
-        """For models: raise as CUDA does when something that waits for the device is to be captured."""
+    def refuse_in_capture(self, x: torch.Tensor) -> None:
+        """For a model's batch: raise as CUDA does when something that waits for the device is to be captured."""
         if self.captures:
             raise RuntimeError("operation not permitted when stream is capturing")
+
+    def draw(self, x: torch.Tensor) -> None:
+        """For a model's batch, which draws random numbers."""
+        self.drawings += 1
 
     def drawn(self) -> int:
         return self.drawings

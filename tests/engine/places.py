@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from app.contract import Model, ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
@@ -31,20 +29,6 @@ from .conformance.world import Trips
 from .rig import answers, ask, rows_of, started
 
 KINDS = ("cpu", "graphs", "eager")
-
-
-class Linear(nn.Module):
-    """y = 2 x + 1 with weights."""
-
-    def __init__(self, looks: bool = False) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(2.0))
-        self.looks = looks
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.looks and bool((x[:, 0] == -1).any()):
-            raise ValueError("poisoned")
-        return x * self.scale + 1
 
 
 @dataclass

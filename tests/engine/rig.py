@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 from specs import spec as tensor
+from torch import nn
 
 from app.contract import (
     Answer,
@@ -64,6 +65,26 @@ class Affine:
 
     def saw(self, value: float) -> bool:
         return any(value in batch for batch in self.batches)
+
+
+class Linear(nn.Module):
+    """The same with weights. `look` is called with each batch before."""
+
+    def __init__(self, look: Callable[[torch.Tensor], object] | None = None) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.look = look
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.look is not None:
+            self.look(x)
+        return x * self.scale + 1
+
+
+def poisoned(x: torch.Tensor) -> None:
+    """Looks at values, which a graph may not."""
+    if bool((x[:, 0] == POISON).any()):
+        raise ValueError("poisoned")
 
 
 def make_model(

@@ -26,8 +26,8 @@ from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
-from .places import Linear, Place, answered, captured, crowd, only, turn
-from .rig import X, Y, make_model, recurrent, started, tensor
+from .places import Place, answered, captured, crowd, only, turn
+from .rig import Linear, X, Y, make_model, poisoned, recurrent, started, tensor
 from .streams.losing import LAST, lose
 
 
@@ -77,7 +77,7 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
     """Captures on one thread, replays and allocations on others: every answer is right, and no unit fails."""
     async with place.serving() as engine:
         one = await started(engine, make_model(Linear(), name="one", max_batch=4))
-        eager = await started(engine, make_model(Linear(looks=True), name="eager", max_batch=4))
+        eager = await started(engine, make_model(Linear(poisoned), name="eager", max_batch=4))
         over = asyncio.Event()
 
         async def serve(served: ServedModel) -> int:
@@ -147,13 +147,10 @@ async def test_a_recurrent_model_that_raises_on_made_up_rows_serves_others(place
         assert engine.device.dead() is None
 
 
-class Ends(nn.Module):
-    """y = 2 x + 1. A row of 66 ends the thread, which nobody can trust any more."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if bool((x[:, 0] == LAST).any()):
-            raise GeneratorExit("enough")
-        return x * 2 + 1
+def ends(x: torch.Tensor) -> None:
+    """A row of 66 ends the thread, which nobody can trust any more."""
+    if bool((x[:, 0] == LAST).any()):
+        raise GeneratorExit("enough")
 
 
 def assert_told(told: dict[str, Any]) -> None:
@@ -166,7 +163,7 @@ def assert_told(told: dict[str, Any]) -> None:
 
 @only("eager")
 async def test_all_calls_are_told_of_a_device_that_is_lost(place: Place):
-    told = await lose(place, Ends())
+    told = await lose(place, Linear(ends))
     assert_told(told)
     assert told["dead"] == "GeneratorExit: enough"
 

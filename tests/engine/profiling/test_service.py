@@ -72,13 +72,11 @@ async def test_samples_are_what_is_measured_with():
 # models that raise on made-up rows
 
 
-class Picky:
+def picky(x: torch.Tensor) -> torch.Tensor:
     """y = 2 x + 1, but only for values from 10 on."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if (x < 10).any():
-            raise ValueError("too small")
-        return x * 2 + 1
+    if (x < 10).any():
+        raise ValueError("too small")
+    return x * 2 + 1
 
 
 async def ask_each(rig: Rig, *values: float) -> None:
@@ -88,7 +86,7 @@ async def ask_each(rig: Rig, *values: float) -> None:
 
 @virtual
 async def test_it_serves_and_is_untried_until_it_has_answered_a_call():
-    async with serving(make_model(Picky(), row_check="refuse")) as rig:
+    async with serving(make_model(picky, row_check="refuse")) as rig:
         why = str(rig.served.untried)
         assert why.startswith(f"it raises on every made-up row: ValueError: too small at {__file__}:")
         assert 'give real rows: [warmup] file = "sample.json" in model.toml' in why
@@ -105,7 +103,7 @@ async def test_it_serves_and_is_untried_until_it_has_answered_a_call():
 @virtual
 async def test_it_is_measured_by_its_calls_alone() -> None:
     """Rows of clients are neither kept nor run again."""
-    async with measuring(make_model(Picky(), row_check="refuse")) as rig:
+    async with measuring(make_model(picky, row_check="refuse")) as rig:
         await ask_each(rig, 10, 11, 12, 13)
         await rig.loop.passes(1000 * MS)
         assert (origins(rig), measured(rig)) == (["guess"], [])

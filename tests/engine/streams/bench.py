@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
@@ -14,16 +13,9 @@ from app.engine.executor import Job, Stop
 from app.engine.streams.graphs import Shape
 
 from ..conformance.stepped import SteppedStreams, try_batch
-from ..rig import make_model, rows_of
+from ..rig import Linear, make_model, rows_of
 
 EAGER, GRAPHS = DeviceOptions(graphs=False), DeviceOptions()
-
-
-class Double(nn.Module):
-    """y = 2 x + 1."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2 + 1
 
 
 class Bench:
@@ -37,7 +29,7 @@ class Bench:
         self.runtime = FakeRuntime(seed)
         self.device = SteppedStreams(self.runtime, capacities or (4,), options)
         if not isinstance(model, Model):
-            model = make_model(model or Double(), max_batch=4)
+            model = make_model(model or Linear(), max_batch=4)
         self.executor = self.device.watched(model, 8)
         self.pool = self.executor.pool
         self.reports: list[Completion] = []

@@ -24,8 +24,8 @@ from app.models.loading import load
 
 from .. import test_engine_on_devices as whole
 from ..conformance.models import staged, sums
-from ..places import Linear, Place, answered, captured, crowd
-from ..rig import answers, ask, make_model, rows_of, started, tensor
+from ..places import Place, answered, captured, crowd
+from ..rig import Linear, answers, ask, make_model, poisoned, rows_of, started, tensor
 from ..test_engine_on_devices import assert_told
 
 # Collected here as well, and run on this module's device.
@@ -197,7 +197,7 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
     row = np.ones((1, WIDTH), np.float32)
     wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
     async with Place("graphs", runtime).serving() as engine:
-        looks = await started(engine, make_model(Linear(looks=True), name="looks", max_batch=4))
+        looks = await started(engine, make_model(Linear(poisoned), name="looks", max_batch=4))
         assert np.array_equal((await ask(looks, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
         assert not looks.executor.graphs
         torch.cuda.empty_cache()
@@ -208,35 +208,25 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
 
 
-class Draws(nn.Module):
-    """y = 2 x + 1. Draws random numbers."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2 + 1 + torch.rand_like(x) * 0
-
-
 async def test_models_that_draw_random_numbers_serve_while_others_are_loaded(runtime: CudaRuntime):
     graphs = torch_release() >= (2, 13)
     async with Place("graphs", runtime).serving() as engine:
-        draws = await started(engine, make_model(Draws(), name="draws", max_batch=4))
+        draws = await started(engine, make_model(Linear(torch.rand_like), name="draws", max_batch=4))
         serving = asyncio.gather(*(crowd(draws, 100 * wave, 20) for wave in range(10)))
         other = await started(engine, make_model(Linear(), name="other", max_batch=4))
         await asyncio.gather(serving, crowd(other, 0, 40))
         assert (captured(draws), captured(other)) == (graphs, graphs)
 
 
-class Heavy(nn.Module):
-    """y = 2 x + 1. A batch with a row of -2 takes more memory than there is, unless that row is alone."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > 1 and bool((x[:, 0] == -2).any()):
-            torch.empty(1 << 44, dtype=torch.uint8, device=x.device)
-        return x * 2 + 1
+def heavy(x: torch.Tensor) -> None:
+    """A batch with a row of -2 takes more memory than there is, unless that row is alone."""
+    if len(x) > 1 and bool((x[:, 0] == -2).any()):
+        torch.empty(1 << 44, dtype=torch.uint8, device=x.device)
 
 
 async def test_a_batch_that_runs_out_of_memory_is_run_again_in_parts(place: Place):
     async with place.serving() as engine:
-        served = await started(engine, make_model(Heavy(), max_batch=4))
+        served = await started(engine, make_model(Linear(heavy), max_batch=4))
         values = [-2.0 if number % 5 == 0 else float(number) for number in range(40)]
         got = await asyncio.gather(*(ask(served, rows_of(value)) for value in values))
         for value, answer in zip(values, got, strict=True):

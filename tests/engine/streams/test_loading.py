@@ -28,44 +28,30 @@ from app.scheduler.types import WorkerSpec
 from ..conformance.models import plain, sums
 from ..conformance.stepped import SteppedStreams, try_batch
 from ..conformance.world import World
-from ..rig import answers, make_model, rows_of, tensor
-from .bench import EAGER, GRAPHS, Bench, Double
+from ..rig import Linear, answers, make_model, rows_of, tensor
+from .bench import EAGER, GRAPHS, Bench
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-class Sees(nn.Module):
-    """y = 2 x + 1. `calls` has each batch: the thread that ran it, and its rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, int]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls.append((threading.current_thread().name, len(x)))
-        return x * 2 + 1
 
 
 # the loop and other models go on meanwhile
 
 
-class Gate(nn.Module):
-    """y = 2 x + 1. Once armed, its next batch waits at the gate. `runtime`: it also reads a value of the device."""
+class Gate:
+    """Once armed, a model's next batch waits at it. `runtime`: it also reads a value of the device."""
 
     def __init__(self, runtime: InlineRuntime | None = None) -> None:
-        super().__init__()
         self.armed = False
         self.runtime = runtime
         self.reached, self.opened = threading.Event(), threading.Event()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> None:
         if self.runtime is not None:
             self.runtime.synchronize(self.runtime.event())
         if self.armed:
             self.armed = False
             self.reached.set()
             assert self.opened.wait(10)
-        return x * 2 + 1
 
 
 def opened(device: StreamDevice, model: Model) -> StreamExecutor:
@@ -84,8 +70,8 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
     with HostRuntime() as runtime:
         device = StreamDevice(runtime, (WorkerSpec(2),))
         device.start(reports.put)
-        serving, gate = opened(device, make_model(Double(), max_batch=2)), Gate()
-        loading = device.open(make_model(gate, name="loading", max_batch=2), 4)
+        serving, gate = opened(device, make_model(Linear(), max_batch=2)), Gate()
+        loading = device.open(make_model(Linear(gate), name="loading", max_batch=2), 4)
         capture = runtime.capture
 
         def captured(*args: Any) -> Any:
@@ -113,8 +99,8 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(graphs
     device = StreamDevice(runtime, (WorkerSpec(2), WorkerSpec(2)), DeviceOptions(graphs=graphs))
     device.start(reports.put)
     reads = Gate(runtime)
-    other = opened(device, make_model(Double(), max_batch=2))
-    blocking = opened(device, make_model(reads, name="reads", max_batch=2))
+    other = opened(device, make_model(Linear(), max_batch=2))
+    blocking = opened(device, make_model(Linear(reads), name="reads", max_batch=2))
     assert (other.graphs, blocking.graphs) == (graphs, False)
     assert ("model reads: runs without further CUDA graphs" in caplog.text) == graphs
     reads.armed = True
@@ -136,51 +122,25 @@ def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
     """In any order; the runtime notices work on a stream that graphs are captured on."""
     world = World(SteppedStreams(FakeRuntime(seed), (4, 2)), plain()).tried()
 
-    class Beside(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(30 * world.device.fake.captures):
-                world.act()
-            return x * 2 + 1
+    def beside(x: torch.Tensor) -> None:
+        for _ in range(30 * world.device.fake.captures):
+            world.act()
 
-    loading = world.device.open(make_model(Beside(), name="loading", max_batch=4), 8)
+    loading = world.device.open(make_model(Linear(beside), name="loading", max_batch=4), 8)
     for size in (1, 4):
         try_batch(world.device, loading, size, {})
     assert any(unit.over for unit in world.units)
     world.settle()
 
 
-class Waits(nn.Module):
-    """Cannot be captured: it waits for the device."""
-
-    def __init__(self, runtime: FakeRuntime) -> None:
-        super().__init__()
-        self.runtime = runtime
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.runtime.refuse_in_capture()
-        return x * 2 + 1
-
-
 def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
     runtime = FakeRuntime()
     device = SteppedStreams(runtime, (4,))
-    executor = device.open(make_model(Waits(runtime), max_batch=4), 8)
+    executor = device.open(make_model(Linear(runtime.refuse_in_capture), max_batch=4), 8)
     for size in (1, 2):
         try_batch(device, executor, size, {})
     assert not executor.memories[0].graphs.pieces
     assert caplog.text.count("runs without further CUDA graphs") == 1
-
-
-class Draws(nn.Module):
-    """y = 2 x + 1. Draws random numbers."""
-
-    def __init__(self, runtime: FakeRuntime) -> None:
-        super().__init__()
-        self.runtime = runtime
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.runtime.drawings += 1
-        return x * 2 + 1
 
 
 def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(caplog) -> None:
@@ -193,7 +153,7 @@ def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(c
         try_batch(device, executor, 2, {})
         return executor
 
-    before, draws, beside = load("before", Double()), load("draws", Draws(runtime)), load("beside", Double())
+    before, draws, beside = load("before", Linear()), load("draws", Linear(runtime.draw)), load("beside", Linear())
     assert [bool(one.memories[0].graphs.pieces) for one in (before, draws, beside)] == [True, False, False]
     assert "model beside: runs without further CUDA graphs" in caplog.text
     assert caplog.text.count("is loaded that draws random numbers: draws") == 2
@@ -201,7 +161,7 @@ def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(c
     while device.turn():
         pass
     del draws
-    assert load("behind", Double()).memories[0].graphs.pieces
+    assert load("behind", Linear()).memories[0].graphs.pieces
 
 
 # trials
@@ -210,13 +170,14 @@ def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(c
 @pytest.mark.parametrize("options", [EAGER, GRAPHS], ids=["eager", "graphs"])
 def test_a_batch_runs_first_on_the_thread_that_loads(options: DeviceOptions) -> None:
     """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
-    sees = Sees()
+    calls: list[tuple[str, int]] = []  # each batch: the thread that ran it, and its rows
+    sees = Linear(lambda x: calls.append((threading.current_thread().name, len(x))))
     device = StreamDevice(InlineRuntime(), (WorkerSpec(4),), options)
     device.start(lambda completion: None)
     executor = device.open(make_model(sees, max_batch=4), 8)
     for size in (4, 3):
         try_batch(device, executor, size, {})
-    threads = [[name for name, rows in sees.calls if rows == size] for size in (4, 3)]
+    threads = [[name for name, rows in calls if rows == size] for size in (4, 3)]
     launcher = device.workers[0].launcher.thread.name
     for names in threads:
         assert names[0] == threading.current_thread().name
@@ -367,5 +328,5 @@ def test_streams_of_an_unloaded_model_are_used_again():
     for _ in range(3):
         bench.device.free(bench.executor)
         bench.settle()
-        bench.executor = bench.device.watched(make_model(Double(), max_batch=4), 8)
+        bench.executor = bench.device.watched(make_model(Linear(), max_batch=4), 8)
     assert len(bench.runtime.streams) == before

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from runtimes import TICK_NS
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.engine.device import DeviceOptions
@@ -20,7 +19,7 @@ from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, plain, staged, sums
 from ..conformance.world import Trips
-from ..rig import answers, rows_of
+from ..rig import Linear, answers, rows_of
 from .bench import EAGER, GRAPHS, Bench
 
 # A unit ends once, whatever it meets: its own error, another unit's, or the end of the device; and what it takes.
@@ -184,13 +183,12 @@ def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
     """It would be tried again beside what the first attempt has left, until the collector comes."""
     seen: list[weakref.ref[torch.Tensor]] = []
 
-    class Heavy(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            held = x * 2
-            seen.append(weakref.ref(held))
-            raise torch.OutOfMemoryError("too heavy")
+    def heavy(x: torch.Tensor) -> None:
+        held = x * 2
+        seen.append(weakref.ref(held))
+        raise torch.OutOfMemoryError("too heavy")
 
-    bench = Bench(model=Heavy())
+    bench = Bench(model=Linear(heavy))
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -208,15 +206,13 @@ def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
-    class Launches(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x[0, 0] == 66.0:
-                error = torch.AcceleratorError("invalid argument")
-                error.error_code = code
-                raise error
-            return x * 2 + 1
+    def launched(x: torch.Tensor) -> None:
+        if x[0, 0] == 66.0:
+            error = torch.AcceleratorError("invalid argument")
+            error.error_code = code
+            raise error
 
-    bench = Bench(model=Launches())
+    bench = Bench(model=Linear(launched))
     bench.push(bench.arrive(66.0), unit=0)
     bench.push(bench.arrive(5.0), unit=1)
     bench.settle()
@@ -225,11 +221,7 @@ def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
 
 
 def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost():
-    class Leaves(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise GeneratorExit("enough")
-
-    bench = Bench(model=Leaves())
+    bench = Bench(model=Linear(raising(GeneratorExit("enough"))))
     for _ in range(2):
         assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.DEVICE
     assert bench.device.dead() == "GeneratorExit: enough"
