@@ -9,7 +9,7 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.queue import Patience
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import LOWEST_PRIORITY, Klass, Outcome, Reason, Refusal, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Unit
 from planner.fleet import Setup, run
 
 from .driven import feed, finish, scheduler_of
@@ -161,14 +161,11 @@ def test_the_bound_grows_while_nobody_leaves() -> None:
 
 def test_calls_beyond_it_are_refused_and_large_ones_are_not() -> None:
     """A call of more rows than the bound comes in while fewer rows than that wait."""
-    scheduler = Scheduler(make_device(1))
-    scheduler.add_program(make_program(batch_ns=(S // 4,), max_batch=1, max_queue=8, policy="no_wait"), 0)
-    for ident in range(8):
-        scheduler.submit(make_call(ident), 0)
-    (unit,) = scheduler.step(0).start
+    program = make_program(batch_ns=(S // 4,), max_batch=1, max_queue=8, policy="no_wait")
+    scheduler = scheduler_of(program, device=make_device(1))
+    (unit,) = feed(scheduler, *map(make_call, range(8))).start
     for turn in range(1, 4):
-        scheduler.finished(Outcome(unit.id, None, S // 4), turn * S // 4)
-        (unit,) = scheduler.step(turn * S // 4).start
+        (unit,) = finish(scheduler, unit, turn * S // 4, compute_ns=S // 4).start
     for ident in (7, 6):
         scheduler.cancel(ident, S)
     scheduler.tick(S)

@@ -102,11 +102,6 @@ class TestJoining:
 class TestContinuing:
     """A worker goes on with the other rows of a unit by itself when some end."""
 
-    def started(self, *lengths: int, policy: str = "adaptive") -> tuple[Scheduler, Unit]:
-        scheduler = serving(make_program(stages=CELL, policy=policy, max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=lengths)).start
-        return scheduler, unit
-
     def continued(self, scheduler: Scheduler, unit: Unit, now: int, steps: int, *ended: int) -> tuple[Unit, Step]:
         outcome = Outcome(unit.id, compute_ns=now - unit.started, steps=steps, ended=ended, continues=True)
         scheduler.finished(outcome, now)
@@ -139,7 +134,8 @@ class TestContinuing:
         assert (following.forecast.length, following.forecast.predicted) == (15, 7 * 15)
 
     def test_not_where_others_wait_for_a_place(self) -> None:
-        scheduler, unit = self.started(7, 9)
+        scheduler = serving(make_program(stages=CELL, max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(7, 9))).start
         scheduler.progressed(unit.id, 6, 140)
         step = enter(scheduler, make_call(2, lengths=(7,), arrived=140))
         assert (step.recall, step.end_at_next_row) == ([], [unit]), "5 before its end: they join then"

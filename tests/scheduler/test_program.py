@@ -10,9 +10,9 @@ from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import policy_class
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Program, Stage, Unit, WorkerSpec
 
+from .driven import scheduler_of
 from .world import make_call, make_device, make_program
 
 # What is kept of a program: its health, and the facts that its policy sees.
@@ -79,51 +79,33 @@ class TestFull:
 # A fast model overtakes a slow one if that waits for company; models of about one speed go in order of arrival.
 
 
+#: Nanoseconds, by rows.
 FAST, SLOW = (10, 11, 12, 13), (100, 110, 120, 130)
-"""Nanoseconds, by rows."""
 
 
-def first_of(*calls: tuple[int, int, int], times: dict[int, Stage], now: int = 1_000, **options: object) -> list[int]:
-    """The programs in the order in which their units start, of calls (program, rows, arrival) that wait at `now`."""
-    scheduler = Scheduler(make_device(4, **options))
-    for program, stage in times.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    for ident, (program, rows, arrived) in enumerate(calls):
-        scheduler.submit(make_call(ident, rows, program=program, arrived=arrived), arrived)
-    order = []
-    while started := scheduler.step(now).start:
-        (unit,) = started
-        order.append(unit.program)
-        now += unit.forecast.predicted or 1
-        scheduler.finished(Outcome(unit.id, None, unit.forecast.predicted, tuple(range(len(unit.rows)))), now)
-    return order
-
-
-BOTH = {1: Stage(Profile(SLOW)), 2: Stage(Profile(FAST))}
-
-
-def test_age_outweighs_speed() -> None:
-    """At 10 times the speed, a row that came just now does not go before one that has waited long."""
-    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=61) == [1, 2]
-    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=200) == [2, 1]
-
-
-@pytest.mark.parametrize(("arrived", "order"), [(35, [2, 1]), (40, [1, 2])])
-def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order: list[int]) -> None:
-    scheduler = Scheduler(make_device(4, 4))
-    for program, stage in BOTH.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    scheduler.submit(make_call(3, program=1, arrived=0), 0)
+@pytest.mark.parametrize(
+    ("workers", "arrived", "now", "first"),
+    [
+        pytest.param(1, 60, 61, 1, id="just-now"),
+        pytest.param(1, 60, 200, 2, id="at-10-times-the-speed-both-have-waited-long"),
+        pytest.param(2, 35, 500, 2, id="two-workers"),
+        pytest.param(2, 40, 500, 1, id="rows-that-overtake-on-two-may-be-half-as-late"),
+    ],
+)
+def test_a_row_of_a_fast_model_overtakes_unless_it_came_too_late(workers, arrived, now, first) -> None:
+    """That of the slow model, 1, came at 0."""
+    programs = (make_program(number, batch_ns=times, max_batch=4) for number, times in ((1, SLOW), (2, FAST)))
+    scheduler = scheduler_of(*programs, device=make_device(*[4] * workers))
+    scheduler.submit(make_call(3, program=1), 0)
     scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
-    assert [unit.program for unit in scheduler.step(500).start] == order
+    assert scheduler.step(now).start[0].program == first
 
 
 @pytest.mark.parametrize("others", [False, True])
 def test_tables_of_several_workers_count_only_while_no_other_model_has_rows(others: bool) -> None:
     """The table runs one row of two, expecting a second worker for the other one, which another model may take."""
-    scheduler = Scheduler(make_device(4, 4))
-    for program in (1, 2):
-        scheduler.add_program(make_program(program, stages=(BOTH[1],), max_batch=4, policy="adaptive"), 0)
+    programs = (make_program(number, batch_ns=SLOW, max_batch=4) for number in (1, 2))
+    scheduler = scheduler_of(*programs, device=make_device(4, 4))
     sizes = (1, 2, 3, 4)
     table = ControlTables(
         (0.5,), ((0, 1, 1, 1),), 1, sizes, 1e6, 2, sizes, beside=TimeLeft((1,), (100,), 1), others=(((0, 1),),)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 from app.scheduler.rows.ready import LengthWindow, ReadySet
 from app.scheduler.types import Call, Row, RowState
 
@@ -27,22 +25,16 @@ def ids(rows: list[Row]) -> list[int]:
     return [row.call.id for row in rows]
 
 
-class TestByLength:
-    """Rows in order of length, for a set that is sorted so."""
-
-    def sorted_set(self, *lengths: int) -> ReadySet:
-        ready, ident = ReadySet(KEY), count()
-        calls = [make_call(next(ident), lengths=(length,), arrived=at) for at, length in enumerate(lengths)]
-        enter(ready, *calls[:2])
-        ready.sort_by_length()  # those that wait, and those that come
-        enter(ready, *calls[2:])
-        return ready
-
-    def test_rows_on_either_side_of_the_first(self) -> None:
-        ready = self.sorted_set(10, 30, 20, 5, 10, 7)
-        enter(ready, make_call(9, lengths=(99,), priority=1), make_call(10, lengths=(1,), priority=1))
-        assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
-        assert ready.length_window(1) == LengthWindow([7, 10, 10], 1, 6, 82, 5, 30)
-        assert ids(ready.similar(3, 1)) == [5, 0, 4]
-        assert ids(ready.take_similar(3, 1)) == [0, 4, 5]
-        assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
+def test_rows_on_either_side_of_the_first_by_length() -> None:
+    """Of a set that is sorted so: those that wait then, and those that come."""
+    ready = ReadySet(KEY)
+    calls = [make_call(at, lengths=(length,), arrived=at) for at, length in enumerate((10, 30, 20, 5, 10, 7))]
+    enter(ready, *calls[:2])
+    ready.sort_by_length()
+    enter(ready, *calls[2:])
+    enter(ready, make_call(9, lengths=(99,), priority=1), make_call(10, lengths=(1,), priority=1))
+    assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
+    assert ready.length_window(1) == LengthWindow([7, 10, 10], 1, 6, 82, 5, 30)
+    assert ids(ready.similar(3, 1)) == [5, 0, 4]
+    assert ids(ready.take_similar(3, 1)) == [0, 4, 5]
+    assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)

@@ -8,7 +8,7 @@ import pytest
 
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Stage, Step, Unit
+from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Stage, Step
 
 from .driven import calls_of, feed, finish
 from .world import make_call, make_device, make_program
@@ -87,8 +87,7 @@ class TestBudget:
         (unit,) = submit(scheduler, BEST, 1, lengths=(3,)).start
         step = submit(scheduler, BEST, 2, now=14)
         assert (unit.course.steps, step.start, step.wake_at) == (3, [], None)
-        scheduler.finished(Outcome(unit.id, ended=(0,), steps=3), 45)
-        assert rows(scheduler.step(45).start) == [[2]]
+        assert rows(finish(scheduler, unit, 45, ended=(0,), steps=3).start) == [[2]]
 
     def test_no_wake_up_while_a_longer_stage_is_to_come(self) -> None:
         """Where one runs that is the longest left, there is room when the rest of it is short enough."""
@@ -183,9 +182,8 @@ class TestPreemption:
         (unit,) = submit(scheduler, BEST, 1).start
         step = submit(scheduler, REAL, 2, now=5)
         assert (rows(step.start), step.recall) == ([[2]], [unit])
-        scheduler.finished(Outcome(unit.id, steps=1), 10)
-        assert scheduler.step(10).start == []  # its rows wait where they were until real time is over
-        done = end_whole(scheduler, step.start[0], 45)
+        assert finish(scheduler, unit, 10, steps=1).start == []  # its rows wait where they were until real time is over
+        done = finish(scheduler, step.start[0], 45, steps=4, times=(10,) * 4)
         assert [(rows([one]), one.stage) for one in done.start] == [([[1]], 1)]
 
     def test_rows_that_hold_the_only_room_go_on(self) -> None:
@@ -205,11 +203,6 @@ class TestPreemption:
         assert submit(scheduler, BEST, 2).start == []
         assert rows(submit(scheduler, REAL, 4, now=5).start) == [[4]]
         assert finish(scheduler, first, 10).start == []
-
-
-def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
-    scheduler.finished(Outcome(unit.id, steps=unit.course.steps, times=(10,) * unit.course.steps), now)
-    return scheduler.step(now)
 
 
 class TestHold:

@@ -15,11 +15,11 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Forecast, Formed, Outcome, Unit
 
+from ..driven import feed, scheduler_of
 from ..views import estimates_of, offer_of
-from ..world import make_call, make_device, make_program
+from ..world import make_call, make_program
 
 CI = repeatable(300)
 MS, S = 1_000_000, 1_000_000_000
@@ -159,19 +159,15 @@ def test_without_tables_it_decides_as_no_wait(ready, idle, full, oldest, delay, 
 
 def test_the_level_follows_the_rate_of_the_window() -> None:
     """100 of 1000 rows a second: of two rows one is run. 900, or nothing at all: both."""
-    scheduler, ident = Scheduler(make_device(8)), count()
     times = tuple(size * MS for size in (1, 2, 5, 4, 5, 6, 7, 8))
-    scheduler.add_program(make_program(batch_ns=times, max_batch=8), 0)
+    scheduler, ident = scheduler_of(make_program(batch_ns=times, max_batch=8)), count()
     scheduler.control(1, TABLES, 0)
-    for now, rate, waiting, started in ((S, 100, 2, [1]), (2 * S, 900, 2, [2]), (3 * S, 0, 2, [2])):
+    for now, rate, started in ((S, 100, 1), (2 * S, 900, 2), (3 * S, 0, 2)):
         scheduler.refused(1, rate, now)
         scheduler.tick(now)
-        for _ in range(waiting):
-            scheduler.submit(make_call(next(ident), arrived=now), now)
-        units = scheduler.step(now).start
-        assert [len(unit.rows) for unit in units] == started
-        for unit in units:
-            scheduler.finished(Outcome(unit.id), now)
+        (unit,) = feed(scheduler, *(make_call(next(ident), arrived=now) for _ in range(2)), now=now).start
+        assert len(unit.rows) == started
+        scheduler.finished(Outcome(unit.id), now)
         for call in list(scheduler.calls):
             scheduler.cancel(call.id, now)
 

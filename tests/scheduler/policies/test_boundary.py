@@ -16,12 +16,12 @@ from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.rows.estimates import Estimates
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Outcome, Row, Stage
+from app.scheduler.types import Formed, Row, Stage
 from planner.fleet import Setup, run
 
+from ..driven import feed, finish, scheduler_of
 from ..views import estimates_of, offer_of
-from ..world import make_call, make_device, make_program
+from ..world import make_call, make_program
 
 MS = 1_000_000
 LARGEST = 8
@@ -138,15 +138,12 @@ def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...
 def test_a_row_that_is_due_does_not_wait_for_others(deadline: int | None, stage: int) -> None:
     """Of a scheduler with one worker: three rows would catch up with the first at little cost, but past its time."""
     short = (MS // 10,) * LARGEST
-    scheduler = Scheduler(make_device(LARGEST))
-    scheduler.add_program(make_program(stages=(Stage(Profile(short)), Stage(Profile(FLAT))), max_batch=LARGEST), 0)
+    scheduler = scheduler_of(make_program(stages=(Stage(Profile(short)), Stage(Profile(FLAT))), max_batch=LARGEST))
     scheduler.control(1, tables(tuple(map(sum, zip(short, FLAT, strict=True)))), 0)
     scheduler.states[1].estimates.level = 1
-    scheduler.submit(make_call(0, deadline=deadline), 0)
-    (unit,) = scheduler.step(0).start
+    (unit,) = feed(scheduler, make_call(0, deadline=deadline)).start
     scheduler.submit(make_call(1, 3, arrived=1), 1)
-    scheduler.finished(Outcome(unit.id, compute_ns=MS // 10), MS // 10)
-    (following,) = scheduler.step(MS // 10).start
+    (following,) = finish(scheduler, unit, MS // 10, compute_ns=MS // 10).start
     assert following.stage == stage
 
 

@@ -13,7 +13,6 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import POLICIES, by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.offer import JoinOffer
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Program, Stage, Unit
 from planner.fleet import Setup, run
 
@@ -66,9 +65,7 @@ class TestWhatGoes:
         lengths = [10, 90, 11, 80]
         assert lengths_of(first_unit(lengths, reorder=False)) == lengths
         assert lengths_of(first_unit(lengths, policy="no_wait")) == lengths
-        scheduler = Scheduler(make_device(4))
-        scheduler.add_program(make_program(stages=(Stage(PER_TOKEN),), max_batch=4), 0)
-        known = scheduler.states[1].estimates
+        known = scheduler_of(program()).states[1].estimates
         assert [name for name, policy in POLICIES.items() if policy().reorders(known)] == ["adaptive", "deadline"]
 
     def test_rows_of_a_better_class_and_priority_go_first(self) -> None:

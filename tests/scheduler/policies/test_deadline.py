@@ -16,9 +16,9 @@ from tiers import repeatable
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import policy_for
 from app.scheduler.rows.ledger import LATE_TIMER_NS
-from app.scheduler.types import DeviceSpec, Outcome, Program, Stage, Step
+from app.scheduler.types import DeviceSpec, Program, Stage, Step
 
-from ..driven import scheduler_of
+from ..driven import feed, finish, scheduler_of
 from ..world import Arrival, Trace, World, make_call, make_device, make_program
 
 MS = 1_000_000
@@ -67,10 +67,10 @@ class TestAlone:
         scheduler = scheduler_of(program(), device=make_device(LARGEST))
         for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
             scheduler.states[1].estimates.rate = rate
-            scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
-            assert len(scheduler.step(0).start) == started
-            for unit in list(scheduler.units.values()):
-                scheduler.finished(Outcome(unit.id, None, 10 * MS), 0)
+            units = feed(scheduler, make_call(round(rate), deadline=50 * MS)).start
+            assert len(units) == started
+            for unit in units:
+                finish(scheduler, unit, compute_ns=10 * MS)
 
 
 class TestCompany:
@@ -95,12 +95,10 @@ class TestBacklog:
         rows have so long. Three take 18 ms: four leave, and the last one later.
         """
         scheduler = scheduler_of(program(), device=make_device(LARGEST))
-        scheduler.submit(make_call(0, LARGEST, deadline=900 * MS), 0)
-        (busy,) = scheduler.step(0).start
+        (busy,) = feed(scheduler, make_call(0, LARGEST, deadline=900 * MS)).start
         for n in range(1, 9):
             scheduler.submit(make_call(n, arrived=(2 * n - 1) * MS, deadline=(2 * n + 47) * MS), 16 * MS)
-        scheduler.finished(Outcome(busy.id, None, 38 * MS), 38 * MS)
-        step = scheduler.step(38 * MS)
+        step = finish(scheduler, busy, 38 * MS, compute_ns=38 * MS)
         assert [drop.call.id for drop in step.drop] == [1, 2, 3, 4]
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[5, 6, 7]]
 
@@ -111,9 +109,8 @@ class TestLengths:
     def first(self, *calls: tuple[int, int | None], profile: Profile = PER_LENGTH) -> list[int]:
         """Lengths of the rows of the first unit. Calls: (length, deadline in ms); all are there at 0."""
         scheduler = scheduler_of(program(profile), device=make_device(LARGEST))
-        for ident, (length, deadline) in enumerate(calls):
-            scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline and deadline * MS), 0)
-        (unit,) = scheduler.step(0).start
+        given = (make_call(n, lengths=(length,), deadline=due and due * MS) for n, (length, due) in enumerate(calls))
+        (unit,) = feed(scheduler, *given).start
         return [row.length for row in unit.rows]
 
     @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tiers import repeatable
 
 from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Outcome, Step, Unit, WorkerSpec
+from app.scheduler.types import Outcome, Step, Unit
 
-from ..driven import calls_of, finish, scheduler_of
+from ..driven import calls_of, feed, finish, scheduler_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(200)
@@ -27,22 +27,18 @@ WORKERS = (1, 1, 2, 4, 8, 16)
 
 def test_s1_a_worker_at_work_is_not_idle() -> None:
     """No second unit behind the one that runs: the algorithm's queue holds idle workers and no others."""
-    scheduler = Scheduler(make_device(*WORKERS, push_depth=2))
     with pytest.raises(ValueError, match="policy: ebird needs push_ahead_ms 0, in a simulation push_depth 1"):
-        scheduler.add_program(make_program(policy="ebird", max_batch=LARGEST), 0)
+        scheduler_of(make_program(policy="ebird"), device=make_device(*WORKERS, push_depth=2))
 
 
 def ebird(*workers: int, max_alive: int = 1 << 30) -> Scheduler:
-    scheduler = Scheduler(make_device(*(workers or WORKERS), max_alive=max_alive))
-    scheduler.add_program(make_program(policy="ebird", max_batch=LARGEST), 0)
-    return scheduler
+    program = make_program(policy="ebird", max_batch=LARGEST)
+    return scheduler_of(program, device=make_device(*(workers or WORKERS), max_alive=max_alive))
 
 
 def arrive(scheduler: Scheduler, rows: int, *, first: int = 1, now: int = 0) -> Step:
     """Single-row calls, numbered in order of arrival."""
-    for ident in range(first, first + rows):
-        scheduler.submit(make_call(ident, arrived=now), now)
-    return scheduler.step(now)
+    return feed(scheduler, *(make_call(ident, arrived=now) for ident in range(first, first + rows)), now=now)
 
 
 def sizes(step: Step) -> list[int]:
@@ -120,6 +116,5 @@ def test_ebird_shares_a_device_with_no_other_policy() -> None:
 
 
 def test_ebird_cannot_do_without_a_worker_of_one_row() -> None:
-    scheduler = Scheduler(DeviceSpec((WorkerSpec(2), WorkerSpec(8))))
     with pytest.raises(ValueError, match=r"workers: expected one of capacity 1 for the policy ebird, got \[2, 8\]"):
-        scheduler.add_program(make_program(policy="ebird"), 0)
+        scheduler_of(make_program(policy="ebird"), device=make_device(2, 8))
