@@ -9,6 +9,7 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 from planner.fleet import Setup
+from planner.node import Node
 from planner.simulator import Simulator
 from planner.tally import Tally
 
@@ -22,15 +23,25 @@ class Kept(list[int]):
         pass
 
 
+def simulated(
+    setup: Setup, node: Node | None = None, times_ns: Sequence[int] = (), *rows: list[int], tally: Tally | None = None,
+    **options: Any,
+) -> Tally:  # fmt: skip
+    """All requests of a setup have passed through one replica, or those at these times. `rows`: lengths, steps."""
+    tally = tally or Tally()
+    simulator = Simulator([node or setup.node(0)], tally, deadline_ns=setup.deadline_ns, **options)
+    for chunk in [times_ns] if len(times_ns) else setup.instants():
+        simulator.feed(list(map(int, chunk)), *rows)
+    simulator.drain()
+    return tally
+
+
 def latencies(
     profile: Profile, times_ms: Sequence[float], *rows: list[int], **options: Any
 ) -> tuple[list[float], float, float]:
     """Milliseconds of each request, in the order of its answer; busy and last millisecond. `rows`: lengths, steps."""
     setup = Setup(profile, 1, **{"policy": "no_wait", **options})
-    tally = Tally(latencies=Kept())
-    simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
-    simulator.feed([round(time * MS) for time in times_ms], *rows)
-    simulator.drain()
+    tally = simulated(setup, None, [round(time * MS) for time in times_ms], *rows, tally=Tally(latencies=Kept()))
     return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
 
 

@@ -11,10 +11,8 @@ from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal.tables import solve
 from app.scheduler.types import AT_ONCE
 from planner.fleet import Setup
-from planner.simulator import Simulator
-from planner.tally import Tally
 
-from .runs import MS, latencies
+from .runs import MS, latencies, simulated
 
 #: Batches take 10, 12, 14 ms.
 PROFILE = parse({"batch_ms": {"1": 10, "3": 14}})
@@ -63,10 +61,7 @@ class TestHandover:
         """A deadline of 12 ms can be met, one of 11.9 cannot, also after 200 units."""
         for deadline_ms, answered in ((12, 201), (11.9, 0)):
             setup = Setup(self.HANDED, 1, policy="no_wait", deadline_ns=round(deadline_ms * MS))
-            tally, node = Tally(), setup.node(0)
-            simulator = Simulator([node], tally, deadline_ns=setup.deadline_ns)
-            simulator.feed(range(0, 201 * 20 * MS, 20 * MS))
-            simulator.drain()
+            tally = simulated(setup, node := setup.node(0), range(0, 201 * 20 * MS, 20 * MS))
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
             learnt = node.scheduler.states[1].estimates.latency[0]
             assert (learnt.handover.ns, learnt.speed.scale) == (2 * MS, 1.0)

@@ -13,10 +13,8 @@ from tiers import full
 from app.scheduler.estimates.profile import linear
 from planner.fleet import Setup, run
 from planner.simulated_front import FrontCosts, FrontWork, LoopPart, SimulatedFront
-from planner.simulator import Simulator
-from planner.tally import Tally
 
-from .runs import latencies
+from .runs import latencies, simulated
 
 MS = 1_000_000
 
@@ -80,9 +78,7 @@ def test_deadlines_count_from_the_arrival_and_refusals_leave_nothing_behind() ->
     assert latencies_ms([0], front, deadline_ns=14 * MS) == [16]  # its batch ended in time: it is answered
     assert latencies_ms([0], front, deadline_ns=12 * MS) == []
     setup = Setup(linear(10, 0, 1), 1.0, policy="no_wait", front=front, max_queue=1)
-    simulator = Simulator([node := setup.node(0)], tally := Tally())
-    simulator.feed([0] * 6)
-    simulator.drain()
+    tally = simulated(setup, node := setup.node(0), [0] * 6)
     assert tally.refused > 0
     assert (tally.completed + tally.refused, node.unanswered) == (6, 0)
 

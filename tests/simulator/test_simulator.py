@@ -19,10 +19,11 @@ from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
 from planner.fleet import Setup
-from planner.node import Node
 from planner.replay import replay
 from planner.simulator import Simulator
 from planner.tally import Tally
+
+from .runs import simulated
 
 MS = 1_000_000
 SHARED = parse(
@@ -44,30 +45,15 @@ class Counting(Scheduler):
         return step
 
 
-def drive(setup: Setup, node: Node) -> Tally:
-    tally = Tally()
-    simulator = Simulator([node], tally, deadline_ns=setup.deadline_ns)
-    for chunk in setup.instants():
-        simulator.feed(chunk.tolist())
-    simulator.drain()
-    return tally
-
-
-def recorded(setup: Setup) -> list[Entry]:
+def recorded(setup: Setup, times_ns: Sequence[int] = (), **options: Any) -> list[Entry]:
     entries: list[Entry] = []
-    drive(setup, setup.node(0, partial(RecordingScheduler, sink=entries.append)))
+    simulated(setup, setup.node(0, partial(RecordingScheduler, sink=entries.append)), times_ns, **options)
     return entries
 
 
-def feed(times: Sequence[int], profile: Profile, tick_ns: int = 1000, **options: Any) -> list[Entry]:
+def feed(times: Sequence[int], profile: Profile, **options: Any) -> list[Entry]:
     """What is recorded of requests at these times."""
-    entries: list[Entry] = []
-    setup = Setup(profile, 1, **{"policy": "no_wait", **options})
-    node = setup.node(0, partial(RecordingScheduler, sink=entries.append))
-    simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns, tick_ns=tick_ns)
-    simulator.feed(times)
-    simulator.drain()
-    return entries[2:]
+    return recorded(Setup(profile, 1, **{"policy": "no_wait", **options}), times, tick_ns=1000)[2:]
 
 
 def inputs(entries: list[Entry]) -> list[tuple[str, int]]:
@@ -127,7 +113,7 @@ def test_littles_law(name: str) -> None:
     """The number in the system, integrated, is the sum of the times spent in it; and all that came has left."""
     setup = replace(SETUPS[name], requests=few(1000))
     node = setup.node(0, Counting)
-    tally = drive(setup, node)
+    tally = simulated(setup, node)
     assert isinstance(node.scheduler, Counting)
     assert tally.requests == setup.requests == tally.completed + tally.refused + tally.expired
     assert node.unanswered == node.scheduler._ledger.alive == 0
@@ -160,7 +146,7 @@ def test_chunks_do_not_matter() -> None:
 
 def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
     """The mean latency over independent runs is within four standard errors, which are themselves below 4 %."""
-    tallies = [drive(seeded, seeded.node(0)) for seeded in (replace(setup, seed=seed) for seed in range(runs))]
+    tallies = [simulated(replace(setup, seed=seed)) for seed in range(runs)]
     means = np.array([tally.total_ns / tally.completed for tally in tallies])
     error = means.std(ddof=1) / np.sqrt(runs)
     assert error < 0.04 * expected_ns
@@ -198,7 +184,7 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, load: float
     best = solve(profile.batch_ns, load * profile.peak)
     monkeypatch.setitem(POLICIES, "table", follow(best.table, best.sizes, best.tail))
     setup = Setup(profile, load * profile.peak, policy="table", requests=12_000, seed=1)
-    tally = drive(setup, setup.node(0))
+    tally = simulated(setup)
     assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.015)
     assert tally.rows / tally.units == pytest.approx(best.mean_batch, rel=0.015)
     assert tally.busy_ns / tally.end_ns == pytest.approx(best.utilisation, rel=0.015)
@@ -207,5 +193,5 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, load: float
 def test_what_a_policy_holds_for_ever_stays_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "table", follow((0, 0, 2), (1, 2), 2))
     setup = Setup(linear(1, 1, 2), 100, policy="table", requests=7)
-    tally = drive(setup, setup.node(0))
+    tally = simulated(setup)
     assert (tally.requests, tally.completed) == (7, 6)

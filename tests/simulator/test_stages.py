@@ -12,10 +12,8 @@ from app.scheduler.estimates.profile import Profile, parse
 from planner.fleet import Setup, run
 from planner.profile_times import peak_at
 from planner.simulated_front import FrontCosts
-from planner.simulator import Simulator
-from planner.tally import Tally
 
-from .runs import MS, latencies
+from .runs import MS, latencies, simulated
 
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
 FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
@@ -96,10 +94,7 @@ def test_a_batch_takes_the_time_of_its_longest_row() -> None:
 def test_dvabatchs_third_example_needs_one_step_for_an_end_and_an_arrival(one_step: bool, mean: float) -> None:
     """Rows that come as the first stage ends join there; with a step for the end alone it has gone on by then."""
     setup = Setup(FOUR, 1, policy="dva_load", max_delay_ns=4 * MS, complete_wait=1.0)
-    tally = Tally()
-    simulator = Simulator([setup.node(0)], tally, one_step=one_step)
-    simulator.feed([0, *[5 * MS] * 3])
-    simulator.drain()
+    tally = simulated(setup, None, [0, *[5 * MS] * 3], one_step=one_step)
     assert tally.total_ns / tally.completed / MS == mean
 
 
