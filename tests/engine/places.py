@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import Model, ModelCall, awaited
+from app.contract import Model
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Device, DeviceOptions
 from app.engine.engine import Engine
@@ -57,6 +57,13 @@ class Place:
             assert engine.driver.lost is None
         assert device.close(10)
 
+    @asynccontextmanager
+    async def serves(self, model: Model, **options: Any) -> AsyncIterator[ServedModel]:
+        async with self.serving(**options) as engine:
+            served = await started(engine, model)
+            yield served
+            assert served.pool.used == 0
+
 
 @asynccontextmanager
 async def on_cpu(model: Model, *capacities: int, **options: Any) -> AsyncIterator[tuple[Engine, ServedModel]]:
@@ -95,10 +102,7 @@ async def answered(served: ServedModel, trips: Trips, first: int, calls: int, *,
     """Many calls of one row at once; each answer is that of its own row. `leave`: one in five goes meanwhile."""
 
     async def one(number: int) -> None:
-        values = trips.rows(number)
-        lengths = dict.fromkeys(served.pool.lengths, len(values) if values.ndim else 0)
-        with served.lease(ModelCall(1, [values[None]], lengths=lengths)) as lease:
-            answer = await awaited(lease)
+        answer = await ask(served, trips.rows(number)[None])
         for got, expected in zip(answer.outputs, trips.expected(number), strict=True):
             assert np.array_equal(got[0], expected), (number, got, expected)
 

@@ -150,8 +150,9 @@ async def started(engine: Engine, model: Model) -> ServedModel:
 
 
 async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None, **options: Any) -> Answer:
-    """One call, as the API makes it."""
-    with served.lease(ModelCall(len(values), [values], **options), arrived_ns) as lease:
+    """One call, as the API makes it. Along every variable axis its rows are as long as they come."""
+    lengths = dict.fromkeys(served.pool.lengths, values.shape[1] if values.ndim > 1 else 0)
+    with served.lease(ModelCall(len(values), [values], lengths=lengths, **options), arrived_ns) as lease:
         return await awaited(lease)
 
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from app.contract import UNBOUNDED, Array, Model, ModelCall, awaited
+from app.contract import UNBOUNDED, Array, Model
 from app.engine.memory import Memory
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent
 from app.models.recurrent.cells import CellModel
 
+from . import rig
 from .places import on_cpu
 from .rig import make_model, recurrent, tensor
 
@@ -81,8 +82,7 @@ async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
 
 
 async def ask(served: ServedModel, values: Array, **options: Any) -> Array:
-    with served.lease(ModelCall(len(values), [values], lengths={"n": values.shape[1]}, **options)) as lease:
-        return (await awaited(lease)).outputs[0]
+    return (await rig.ask(served, values, **options)).outputs[0]
 
 
 class Gate:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.contract import UNBOUNDED, ModelCall, awaited
+from app.contract import UNBOUNDED
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.models import Recurrent, packed_weights
@@ -27,7 +27,7 @@ from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
 from .places import Place, answered, captured, crowd, only, turn
-from .rig import Linear, X, Y, make_model, poisoned, recurrent, started, tensor
+from .rig import Linear, X, Y, ask, make_model, poisoned, recurrent, started, tensor
 from .streams.losing import LAST, lose
 
 
@@ -137,14 +137,10 @@ class Fussy(nn.Module):
 
 async def test_a_recurrent_model_that_raises_on_made_up_rows_serves_others(place: Place) -> None:
     model = recurrent(Recurrent(Fussy(), ((),)), [tensor("x", "FP32", ("n", 6))], [tensor("y", "FP32")])
-    async with place.serving() as engine:
-        served = await started(engine, model)
+    async with place.serves(model) as served:
         assert served.executor.steps is None
         for length in (1, 3):
-            call = ModelCall(2, [np.full((2, length), 7, np.float32)], lengths={"n": length})
-            with served.lease(call) as lease:
-                assert (await awaited(lease)).outputs[0].tolist() == [7 * length] * 2
-        assert engine.device.dead() is None
+            assert (await ask(served, np.full((2, length), 7, np.float32))).outputs[0].tolist() == [7 * length] * 2
 
 
 def ends(x: torch.Tensor) -> None:
@@ -211,8 +207,7 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
 
     async def one(served: ServedModel, number: int) -> None:
         values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
-        with served.lease(ModelCall(len(values), [values], lengths={"n": values.shape[1]})) as lease:
-            answer = await awaited(lease)
+        answer = await ask(served, values)
         last, sums, count = answer.outputs
         assert answer.lengths == count.tolist()
         assert sums.shape == (len(values), max(answer.lengths))
@@ -222,10 +217,8 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
             assert last[row] == values[row, read - 1]
             assert sums[row].tolist() == [*(values[row, :read].cumsum() - 1), *[0] * (sums.shape[1] - read)]
 
-    async with place.serving() as engine:
-        served = await started(engine, model)
+    async with place.serves(model) as served:
         await asyncio.gather(*(one(served, number) for number in range(60)))
-        assert served.pool.used == 0
 
 
 class Tagger(nn.Module):
@@ -267,19 +260,16 @@ async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, 
         ids = np.random.default_rng(number).integers(1, 50, (1 + number % 2, 1 + 7 * number % (bound or 40)))
         for _ in range(number % 7):  # they come one after another, while others are under way
             await turn()
-        with served.lease(ModelCall(len(ids), [ids], lengths={"n": ids.shape[1]})) as lease:
-            got = (await awaited(lease)).outputs
+        got = (await ask(served, ids)).outputs
         with torch.inference_mode():
             wanted = alone(torch.from_numpy(ids))
         for values, expected in zip(got, wanted, strict=True):
             assert values.dtype == np.float32
             np.testing.assert_allclose(values, expected.numpy(), atol=0.05 if precision == "bf16" else 1e-3)
 
-    async with place.serving(placement=Placement(precision=precision)) as engine:
-        served = await started(engine, model)
+    async with place.serves(model, placement=Placement(precision=precision)) as served:
         assert (served.executor.steps is not None) == (place.kind == "cpu" or bound != UNBOUNDED)
         await asyncio.gather(*(one(served, number) for number in range(16)))
-        assert served.pool.used == 0
 
 
 # models that are files
@@ -288,9 +278,9 @@ async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, 
 @pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 @only("graphs")
 async def test_torchscript(place: Place):
-    async with place.serving() as engine:
-        model = make_model(torch.jit.script(Linear().eval()), max_batch=4, row_check="refuse")
-        await crowd(await started(engine, model), 0, 60)
+    model = make_model(torch.jit.script(Linear().eval()), max_batch=4, row_check="refuse")
+    async with place.serves(model) as served:
+        await crowd(served, 0, 60)
 
 
 def onnx_file(folder: Path) -> OnnxModel:
@@ -310,7 +300,7 @@ def onnx_file(folder: Path) -> OnnxModel:
 async def test_onnx_runs_on_the_cpu_beside_a_gpu_with_a_workers_threads(place: Place, tmp_path: Path, caplog):
     pytest.importorskip("onnxruntime", reason="a machine that has a GPU for a while may lack it")
     model = onnx_file(tmp_path)
-    async with place.serving() as engine:
-        await crowd(await started(engine, make_model(model, max_batch=4, row_check="refuse")), 0, 60)
+    async with place.serves(make_model(model, max_batch=4, row_check="refuse")) as served:
+        await crowd(served, 0, 60)
     assert model.threads == 1
     assert ("it runs on the CPU" in caplog.text) == place.graphs
