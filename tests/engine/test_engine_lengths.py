@@ -67,16 +67,8 @@ async def test_rows_may_differ_along_any_axis_with_or_without_a_bound() -> None:
 # Models in stages, from the call to the answer: rows join and leave at boundaries; nothing is left between.
 
 
-def double(x):
-    return x * 2
-
-
-def increase(x):
-    return x + 1
-
-
-def staged(*stages, **options):
-    return make_model(stages=stages or (double, increase), **options)
+def staged(**options):
+    return make_model(stages=[lambda x: x * 2, lambda x: x + 1], **options)
 
 
 def units(rig: Rig) -> list[tuple[int, int]]:

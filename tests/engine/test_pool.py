@@ -24,51 +24,37 @@ def test_slots_come_in_ring_order():
     assert list(pool.take(1)) == [0]
 
 
-class Model:
-    """What a pool is: a set of free slots."""
-
-    def __init__(self, end: int) -> None:
-        self.free = set(range(end))
-
-    def take(self, slots: list[int]) -> None:
-        assert len(set(slots)) == len(slots)
-        assert set(slots) <= self.free, "handed out twice, or set apart"
-        self.free -= set(slots)
-
-    def has_run(self, n: int) -> bool:
-        return any(set(range(slot, slot + n)) <= self.free for slot in self.free)
-
-
 @given(
     end=st.sampled_from([12, 9, 1]),
     script=st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 1000)), max_size=60),
 )
 def test_any_script_agrees_with_a_set(end, script):
     """Rows of one call are neighbours where there is room. Slots that are set apart are never handed out."""
-    pool, model = Pool([X], 12), Model(end)
+    pool, free = Pool([X], 12), set(range(end))
     assert pool.set_apart(12 - end) == range(end, 12)
     held: list[list[int]] = []
     for takes, n, pick in script:
         if takes:
-            if n > len(model.free):
+            if n > len(free):
                 with pytest.raises(MemoryError):
                     pool.take(n)
                 continue
             slots = list(pool.take(n))
-            assert len(slots) == n
-            if model.has_run(n):
+            assert len(set(slots)) == n
+            assert set(slots) <= free, "handed out twice, or set apart"
+            if any(set(range(slot, slot + n)) <= free for slot in free):
                 assert slots == list(range(slots[0], slots[0] + n))
-            model.take(slots)
+            free -= set(slots)
             held.append(slots)
         elif held:
             slots = held.pop(pick % len(held))
             keep = pick % (len(slots) + 1)  # in any order, and in parts
             back = slots[keep:][::-1]
             pool.give_back(back)
-            model.free |= set(back)
+            free |= set(back)
             if keep:
                 held.append(slots[:keep])
-        assert (pool.free, pool.used) == (len(model.free), end - len(model.free))
+        assert (pool.free, pool.used) == (len(free), end - len(free))
 
 
 # writing

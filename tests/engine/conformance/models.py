@@ -69,12 +69,8 @@ class Masked(nn.Module):
 def of_lengths(bound: int = 4) -> Trips:
     """Rows of one to four numbers, whose mask and lengths are made; padding is not 0."""
     x, n = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("n", "INT32", lengths_of="n")
-    mask, y, same = (
-        tensor("mask", "FP32", ("n", bound), mask_of="x"),
-        tensor("y", "FP32", 1),
-        tensor("z", "FP32", ("n", bound)),
-    )
-    model = make_model(Masked(), [mask, x, n], [y, same], **LENGTHS)
+    outputs = [tensor("y", "FP32", 1), tensor("z", "FP32", ("n", bound))]
+    model = make_model(Masked(), [tensor("mask", "FP32", ("n", bound), mask_of="x"), x, n], outputs, **LENGTHS)
     return Trips(
         model,
         lambda number: np.full(number % 4 + 1, number, np.float32),
@@ -170,9 +166,8 @@ def sums(bad: Bad | None = None, bound: int = 6, most: int | None = None) -> Tri
     """Rows of one to six numbers. A bad one is poisoned at one of its steps."""
     bad = bad or {}
     every = tensor("every", "FP32", ("n", bound)) if most is None else tensor("every", "FP32", ("steps", 0))
-    model = cell(
-        Sums(bool(bad)), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most
-    )
+    x = tensor("x", "FP32", ("n", bound), pad_value=7)
+    model = cell(Sums(bool(bad)), [x], [every, tensor("last", "FP32")], most)
 
     def rows(number: int) -> np.ndarray:
         values = np.arange(number, number + (6 if number in bad else 1 + number % 6), dtype=np.float32)

@@ -31,9 +31,12 @@ class OnThreads:
     """A CpuDevice with two workers."""
 
     def __init__(self) -> None:
-        self.device: Device = CpuDevice((4, 2), threads=1, cores=2)
+        self.device = self.make()
         self._reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
         self.device.start(self._reports.put)
+
+    def make(self) -> Device:
+        return CpuDevice((4, 2), threads=1, cores=2)
 
     def next(self) -> Completion:
         return self._reports.get(timeout=10)
@@ -71,14 +74,9 @@ class OnVirtualTime:
 class OnStreams(OnThreads):
     """A StreamDevice with two workers, whose streams are threads. Models that are no modules run on the CPU."""
 
-    def __init__(self) -> None:
-        self.runtime = HostRuntime()
-        self._reports = queue.SimpleQueue()
-        self.device = self.make()
-        self.device.start(self._reports.put)
-
     def make(self) -> Device:
-        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)), host=CpuDevice((4, 2), threads=1, cores=2))
+        self.runtime = HostRuntime()
+        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)), host=super().make())
 
     def end(self) -> list[Completion]:
         rest = super().end()
@@ -104,6 +102,7 @@ class AsModules(StreamDevice):
 
 class OnStreamsAlone(OnStreams):
     def make(self) -> Device:
+        self.runtime = HostRuntime()
         return AsModules(self.runtime, (WorkerSpec(4), WorkerSpec(2)), DeviceOptions(graphs=False))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contract import DATATYPES, UNBOUNDED, Array, Model, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED, Array, Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.executor import Job, Stop
@@ -26,18 +24,16 @@ FIXED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
 NUMERIC = [*FIXED, "BF16"]
 
 
-def make(model: Model, slots: int = 8) -> CpuExecutor:
-    return CpuExecutor(model, Pool(model.info.client_inputs, slots))
+def make(model: Model) -> CpuExecutor:
+    kind = StagedExecutor if model.stages else CpuExecutor
+    return kind(model, Pool(model.info.client_inputs, 8))
 
 
-def filled(model: Model, slots: int = 8) -> CpuExecutor:
+def filled(model: Model) -> CpuExecutor:
     """An executor over inputs of X's kind, whose slot i holds the row of 10 + i."""
-    executor = make(model, slots)
-    executor.pool.write(range(slots), 0, rows_of(*[10.0 + i for i in range(slots)]))
+    executor = make(model)
+    executor.pool.write(range(8), 0, rows_of(*[10.0 + i for i in range(8)]))
     return executor
-
-
-# gathering
 
 
 # outputs
@@ -142,16 +138,13 @@ def test_rows_that_run_again_are_read_from_copies(call, slots: list[int]):
 # Invariant: rows of different lengths are answered as if each had run alone, and a model knows what is padding.
 
 
-def of_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], call) -> CpuExecutor:
-    return make(make_model(call, inputs, outputs))
-
-
 def test_a_model_that_writes_into_what_is_made():
     def masked(ids, mask, n):
         return ids * mask.logical_not_().logical_not_() + n.add_(1)[:, None]
 
     ids, mask = tensor("ids", "INT64", ("t", 4)), tensor("mask", "BOOL", ("t", 4), mask_of="ids")
-    executor = of_tensors([ids, mask, tensor("n", "INT64", lengths_of="t")], [tensor("y", "INT64", ("t", 4))], masked)
+    inputs, outputs = [ids, mask, tensor("n", "INT64", lengths_of="t")], [tensor("y", "INT64", ("t", 4))]
+    executor = make(make_model(masked, inputs, outputs))
     put(executor, 0, np.array([5, 6]), t=2)
     put(executor, 1, np.array([7]), t=1)
     for _ in range(2):
@@ -162,9 +155,8 @@ def test_a_model_that_writes_into_what_is_made():
 
 
 def test_rows_without_bound_take_no_memory_before_they_come_and_none_after():
-    executor = of_tensors(
-        [tensor("x", "FP32", ("n", UNBOUNDED), 2)], [tensor("y", "FP32", ("n", UNBOUNDED), 2)], lambda x: x
-    )
+    x, y = (tensor(name, "FP32", ("n", UNBOUNDED), 2) for name in "xy")
+    executor = make(make_model(lambda x: x, [x], [y]))
     pool = executor.pool
     assert (pool.slabs, pool.objects) == ([None], [[None] * 8])
     slots = pool.take(2)
@@ -194,7 +186,7 @@ def test_every_row_is_answered_as_if_it_were_alone(datatype, lengths, bounds, sh
     def call(a, mask, b, k):
         return (a * mask).sum(1) * 10 + k, b
 
-    executor = of_tensors(inputs, outputs, call)
+    executor = make(make_model(call, inputs, outputs))
     rng = np.random.default_rng(shuffled.randrange(1 << 30))
     rows = {}
     slots = shuffled.sample(range(8), len(lengths))
@@ -212,22 +204,11 @@ def test_every_row_is_answered_as_if_it_were_alone(datatype, lengths, bounds, sh
         assert np.array_equal(alone[1][0], second)
 
 
-# outputs
-
-
 # What stages on a CPU do to memory; conformance/test_any_order.py has the answers of rows in any batches.
 
 
-def filled_stages(*stages) -> StagedExecutor:
-    """The same of a model in stages."""
-    model = make_model(stages=stages)
-    executor = StagedExecutor(model, Pool(model.info.client_inputs, 8))
-    executor.pool.write(range(8), 0, rows_of(*[10.0 + i for i in range(8)]))
-    return executor
-
-
 def test_a_stage_that_writes_into_what_came_through_unchanged_leaves_the_slots_alone():
-    executor = filled_stages(lambda x: (x, x * 2), lambda x, y: x.zero_() + y + 1)
+    executor = filled(make_model(stages=[lambda x: (x, x * 2), lambda x, y: x.zero_() + y + 1]))
     executor.trial([0], 1)
     before = executor.pool.views[0].copy()
     for stage in (0, 1):
@@ -236,7 +217,7 @@ def test_a_stage_that_writes_into_what_came_through_unchanged_leaves_the_slots_a
 
 
 def test_what_a_stage_must_not_pass_on_fails_its_unit():
-    executor = filled_stages(lambda x: x[:1], lambda x: x + 1)
+    executor = filled(make_model(stages=[lambda x: x[:1], lambda x: x + 1]))
     with pytest.raises(ConfigError, match="stage 0: value 0: expected 2 rows first"):
         list(executor.run(Job(0, executor, [0, 1], 2, 0), Stop()))
     assert executor.activations.rows == 0

@@ -50,7 +50,8 @@ async def begun(rig: Rig) -> None:
 
 
 async def settled(rig: Rig) -> None:
-    """Until nothing is left to measure."""
+    """Until nothing is left to measure, from now on if that has not begun."""
+    rig.engine.profiling.begin()
     while tasks := list(rig.engine.profiling._to_measure.tasks):
         await asyncio.wait(tasks)
         await rig.loop.turn()
@@ -60,7 +61,6 @@ async def settled(rig: Rig) -> None:
 async def measuring(*models: Model, **options: Any) -> AsyncIterator[Rig]:
     """An engine that measures its models from the beginning, until nothing is left to measure."""
     async with serving(*models, **{"profile_budget_s": BUDGET, **options}) as rig:
-        rig.engine.profiling.begin()
         await settled(rig)
         yield rig
 
@@ -98,7 +98,6 @@ async def test_measured_once_idle_kept_and_predicted_by(tmp_path: Path):
         await rig.loop.passes(1000 * MS)
         assert (origins(rig), measured(rig)) == (["warm-up"], [])
         now_takes(rig, lambda size: size * 2 * MS)
-        rig.engine.profiling.begin()
         await settled(rig)
         assert (origins(rig), sizes(rig)) == (["measured"], {1, 2, 3, 4})
         assert rig.served.statistics()["starling"]["batch_ms"]["4"] == pytest.approx(8, rel=0.02)
@@ -209,7 +208,6 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
         spare, pool = rig.served.profiled.spare, rig.served.pool
         assert (len(spare), len(rig.models[1].profiled.spare), pool.free) == (4, 0, rig.models[1].pool.free)
         assert not set(pool.take(pool.free)) & set(spare)
-        rig.engine.profiling.begin()
         await settled(rig)
         assert {slot for pushed in measured(rig) for slot in pushed.job.slots} == set(spare)
         assert {pushed.job.executor for pushed in measured(rig)} == {rig.served.executor}
@@ -293,7 +291,6 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
     cache = ProfileCache(tmp_path)
     async with serving(by_tokens(), profiles=cache, profile_budget_s=BUDGET) as rig:
         takes_by_length(rig, lambda size, length: size * length * MS // 16)
-        rig.engine.profiling.begin()
         await settled(rig)
         profile = rig.served.profiled.profile
         for (n, times), expected in zip(profile.by_length, (4, 8, 16, 32, 64), strict=True):
@@ -310,7 +307,6 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
 async def test_sizes_have_half_of_the_time_before_lengths_do():
     async with serving(by_tokens(), profile_budget_s=0.12) as rig:
         takes_by_length(rig, lambda size, length: size * length * MS // 16)
-        rig.engine.profiling.begin()
         await settled(rig)
         profile = rig.served.profiled.profile
         assert min(profile.extra["repeats"].values()) >= 3

@@ -135,10 +135,6 @@ class Bench:
         await asyncio.get_running_loop().create_future()
 
 
-def model(name: str) -> Any:
-    return Named(name)
-
-
 async def turns() -> None:
     """Let what is ready run."""
     for _ in range(5):
@@ -148,7 +144,7 @@ async def turns() -> None:
 @pytest.mark.parametrize("forgotten", [0, 1])
 async def test_a_model_that_has_gone_is_freed_and_the_others_follow(forgotten: int) -> None:
     bench, queue = Bench(), WorkQueue("has failed")
-    models = [model("first"), model("second"), model("third")]
+    models = [Named(name) for name in ("first", "second", "third")]
     for one in models:
         queue.want(one, partial(bench.work, one))
     queue.begun.set()
@@ -171,7 +167,7 @@ async def test_a_model_that_has_gone_is_freed_and_the_others_follow(forgotten: i
 async def test_an_error_is_logged_and_the_next_model_follows(caplog: pytest.LogCaptureFixture) -> None:
     bench, queue = Bench(), WorkQueue("has failed")
     queue.begun.set()
-    for one in (model("broken"), model("second")):
+    for one in map(Named, ("broken", "second")):
         queue.want(one, partial(bench.work, one))
     await turns()
     assert bench.begun == ["broken", "second"]
