@@ -27,7 +27,7 @@ from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
 from .places import Place, answered, captured, crowd, only, turn
-from .rig import Linear, X, Y, ask, make_model, poisoned, recurrent, started, tensor
+from .rig import Linear, ask, make_model, poisoned, recurrent, started, tensor
 from .streams.losing import LAST, lose
 
 
@@ -162,24 +162,6 @@ async def test_all_calls_are_told_of_a_device_that_is_lost(place: Place):
     told = await lose(place, Linear(ends))
     assert_told(told)
     assert told["dead"] == "GeneratorExit: enough"
-
-
-class Mean(nn.Module):
-    """What padding changes."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean(1)
-
-
-@only("graphs")
-async def test_a_model_whose_rows_depend_on_their_batch_is_refused(place: Place):
-    """The row check runs through slots, copies and graphs as calls do, rows of different lengths too."""
-    sequence = tensor("x", "FP32", ("tokens", 40), 2)  # graphs for lengths 10, 20 and 40
-    async with place.serving() as engine:
-        with pytest.raises(ConfigError, match=r"padded to length 16 \(axis 'tokens', its own length is 8\)"):
-            await engine.start(make_model(Mean(), [sequence], [Y], max_batch=4, row_check="refuse"))
-        with pytest.raises(ConfigError, match="depends on the other rows of its batch"):
-            await engine.start(make_model(nn.Softmax(0), [X], [Y], max_batch=4, row_check="refuse"))
 
 
 # recurrent models
