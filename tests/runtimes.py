@@ -70,12 +70,23 @@ class FakeStream:
         return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1].fired)
 
 
-class FakeRuntime:
+class _StandIn:
+    """What all runtimes here have in common."""
+
+    uuid = ""
+    device = torch.device("cpu")
+
+    def attach(self) -> None:
+        pass
+
+    def drawn(self) -> int:
+        return 0
+
+
+class FakeRuntime(_StandIn):
     """The methods of streams.cuda.CudaRuntime, on one thread. `breaks_at`: the piece of work at which it fails."""
 
     name = "fake"
-    uuid = ""
-    device = torch.device("cpu")
 
     def __init__(self, seed: int = 0, breaks_at: int | None = None) -> None:
         self.random = random.Random(seed)
@@ -92,9 +103,6 @@ class FakeRuntime:
     def clock(self) -> int:
         """Nanoseconds: the time that events note."""
         return self.done * TICK_NS
-
-    def attach(self) -> None:
-        pass
 
     def stream(self, priority: int = 0) -> FakeStream:
         self.streams.append(FakeStream(len(self.streams), priority))
@@ -256,12 +264,10 @@ class HostStream:
                 work()
 
 
-class HostRuntime:
+class HostRuntime(_StandIn):
     """The methods of streams.cuda.CudaRuntime, with threads. Use as a context manager, which ends them."""
 
     name = "host"
-    uuid = ""
-    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.streams: list[HostStream] = []
@@ -275,9 +281,6 @@ class HostRuntime:
         for stream in self.streams:
             stream.thread.join(10)
             assert not stream.thread.is_alive()
-
-    def attach(self) -> None:
-        pass
 
     def stream(self, priority: int = 0) -> HostStream:
         self.streams.append(HostStream())
@@ -307,9 +310,6 @@ class HostRuntime:
 
     def elapsed_ns(self, first: HostEvent, last: HostEvent) -> int:
         return last.mark.at - first.mark.at
-
-    def drawn(self) -> int:
-        return 0
 
     def graph_pool(self) -> None:
         return None

@@ -267,15 +267,14 @@ async def test_torchscript(place: Place):
 
 def onnx_file(folder: Path) -> OnnxModel:
     """y = 2 x + 1."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper
 
-    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
+    from tests.models import onnx_graphs as graphs
+
     nodes = [helper.make_node("Mul", ["x", "two"], ["z"]), helper.make_node("Add", ["z", "one"], ["y"])]
-    numbers = [numpy_helper.from_array(np.float32(n), name) for n, name in ((2, "two"), (1, "one"))]
-    made = helper.make_graph(nodes, "g", shapes[:1], shapes[1:], numbers)
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
-    return OnnxModel(folder / "m.onnx", ["x"], ["y"])
+    x, y = (graphs.tensor(name, ["n", 2]) for name in "xy")
+    weights = {"two": np.float32(2), "one": np.float32(1)}
+    return OnnxModel(graphs.save(folder / "m.onnx", nodes, [x], [y], weights), ["x"], ["y"])
 
 
 @only("cpu", "graphs")

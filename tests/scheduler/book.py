@@ -233,12 +233,8 @@ class Book:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
         for unit in [*step.recall, *step.end_at_next_row]:
             assert self.units[unit.id] is unit
-            assert (
-                unit.course.steps > 1
-                or unit.course.continue_without
-                or unit.id in self.settled
-                or unit in step.end_at_next_row
-            )
+            several = unit.course.steps > 1 or unit.course.continue_without
+            assert several or unit.id in self.settled or unit in step.end_at_next_row
             self.settled.update(unit.id for unit in step.end_at_next_row)
         able = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
         for unit in self.units.values():
@@ -254,14 +250,11 @@ class Book:
             room = self._room(program.id, unit.klass, dict.fromkeys(self.programs, 0)) > 0
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
-                if program.policy.name == "adaptive":
-                    assert not unit.course.continue_without or not self._joiners(unit), (
-                        "it goes on when rows end that others wait for"
-                    )
-                    if self._joiners(unit):
-                        check_joining(self, unit, most, scheduler)
-                    continue
-                assert not self._joiners(unit), "a row waits that could join"
+                joiners = self._joiners(unit)
+                if program.policy.name == "adaptive" and joiners:
+                    assert not unit.course.continue_without, "it goes on when rows end that others wait for"
+                    check_joining(self, unit, most, scheduler)
+                assert program.policy.name == "adaptive" or not joiners, "a row waits that could join"
 
     def _joiners(self, unit: Unit) -> bool:
         return any(facts.entry.call.klass is unit.klass for facts in self.waiting[unit.program])
@@ -319,14 +312,10 @@ class Book:
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
-                longest = max(facts.length for facts in rows)
-                lead_ns = unit.forecast.begins - unit.started
-                time = scheduler.states[unit.program].estimates.time(
-                    unit.size, unit.stage, unit.forecast.running, longest, lead_ns
-                )
-                assert unit.forecast.begins + time <= facts.entry.call.deadline, (
-                    "a row starts that is predicted to end too late"
-                )
+                longest, forecast = max(facts.length for facts in rows), unit.forecast
+                estimates, lead_ns = scheduler.states[unit.program].estimates, forecast.begins - unit.started
+                ends = forecast.begins + estimates.time(unit.size, unit.stage, forecast.running, longest, lead_ns)
+                assert ends <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         assert not self._to_join(rows[0], before), "a row of a cell begins behind a unit that it could join"

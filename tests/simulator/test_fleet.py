@@ -13,20 +13,12 @@ from tiers import few, full
 from app.scheduler.estimates.profile import linear
 from planner import fleet
 from planner.fleet import Setup, run
-from planner.node import Node
 from planner.routers import Blind, LeastWaiting
 from planner.simulator import Simulator
 from planner.tally import Tally
 
 PROFILE = linear(7, 0.6, 16)
 SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=few(2000), replicas=6, seed=3)
-
-
-def nodes(count: int) -> list[Node]:
-    made = [SETUP.node(replica) for replica in range(count)]
-    for index, node in enumerate(made):
-        node.index = index
-    return made
 
 
 def test_figures_of_one_replica() -> None:
@@ -52,7 +44,7 @@ def test_shares_add_up_to_the_whole(router: str) -> None:
     together = Tally()
     blind = Blind(router, 6, [setup.seed, fleet._ROUTING])
     choices = iter(blind.choose(setup.requests).tolist())
-    simulator = Simulator(nodes_of(setup), together, route=choices.__next__)
+    simulator = Simulator(list(map(setup.node, range(6))), together, route=choices.__next__)
     for chunk in setup.instants():
         simulator.feed(chunk.tolist())
     simulator.drain()
@@ -60,10 +52,6 @@ def test_shares_add_up_to_the_whole(router: str) -> None:
         assert tally.total_ns == whole.total_ns
         assert (tally.completed, tally.units, tally.busy_ns) == (whole.completed, whole.units, whole.busy_ns)
         assert (tally.counts == whole.counts).all()
-
-
-def nodes_of(setup: Setup) -> list[Node]:
-    return [setup.node(replica) for replica in range(setup.replicas)]
 
 
 @full
@@ -92,7 +80,9 @@ def test_blind_choices() -> None:
 
 
 def test_least_waiting_is_least() -> None:
-    made = nodes(5)
+    made = list(map(SETUP.node, range(5)))
+    for index, node in enumerate(made):
+        node.index = index
     router = LeastWaiting(made, [0])
     random = np.random.default_rng(0)
     for _ in range(2000):
