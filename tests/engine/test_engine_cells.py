@@ -189,11 +189,6 @@ class TestEndsTogether:
         monkeypatch.setattr(CellModel, "finished", counted)
         return calls
 
-    async def ask_all(self, served: ServedModel, lengths: tuple[int, ...], **options: Any) -> None:
-        asked = await asyncio.gather(*(ask(served, np.ones((1, n), np.float32), **options) for n in lengths))
-        assert [float(got[0]) for got in asked] == list(lengths)
-        assert served.pool.used == 0
-
     @pytest.mark.parametrize("kind", [Sums, LastState, Strides, NearEnd])
     @pytest.mark.parametrize(
         ("lengths", "calls"),
@@ -210,7 +205,7 @@ class TestEndsTogether:
         async with serving(sums(cell)) as served:
             finished.clear()
             cell.rows.clear()
-            await self.ask_all(served, lengths)
+            assert await ends(served, *(np.ones((1, n), np.float32) for n in lengths)) == list(lengths)
         assert finished == calls
         assert sum(cell.rows) == sum(lengths), "a row that waits makes no steps"
 
@@ -257,6 +252,5 @@ class TestRowsWithoutABound:
         async with serving(model, memory=Memory(activations=5000)) as served:
             await ask(served, np.ones((1, LONG), np.float32))  # 1200 bytes, counted twice
             batches.clear()
-            asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
-            assert [float(got[0]) for got in await asyncio.gather(*asked)] == [2 * LONG] * 4
+            assert await ends(served, *[np.ones((1, LONG), np.float32)] * 4) == [2 * LONG] * 4
             assert batches == [2, 2]
