@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with HostRuntime() as runtime:
         yield Place(request.param, runtime)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """What goes does so by itself: the collector may have been told to leave alone what the first models loaded."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ happens. That units of any rows give each row its own is shown in conformance/.
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 import weakref
 from dataclasses import replace
@@ -98,17 +97,9 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
         assert engine.device.dead() is None
 
 
-@pytest.fixture
-def no_collections():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @only("cpu")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "cell that ends rows by itself"])
-async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Place, name: str, no_collections):
+async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Place, name: str, no_collections: None):
     async with place.serving() as engine:
         trips = MODELS[name]()
         served = await started(engine, trips.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import threading
 import weakref
@@ -292,8 +291,7 @@ def test_trials_return_outputs_of_rows_that_are_padded_no_further_than_the_longe
 # what an unloaded model held
 
 
-def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over():
-    """The collector may have been told to leave alone what was there when the first models had loaded."""
+def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over(no_collections: None):
     bench = Bench(4, 2, options=GRAPHS, tried=(4,))
     bench.ran(bench.arrive(3.0))
     bench.pool.give_back(bench.arrive(4.0))  # the caller has left
@@ -305,21 +303,15 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over():
         weakref.finalize(graph(), lambda: freed.append(WorkerGraphs.lock.locked()))
     del captured
     assert graphs
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        bench.device.free(bench.executor)
-        bench.launch()
-        del bench.executor, bench.pool
-        bench.reports.clear()
-        assert executor() is not None
-        bench.settle()
-        assert {graph() for graph in graphs} == {None}
-        assert freed == [True] * len(graphs)
-        assert executor() is None
-    finally:
-        if collects:
-            gc.enable()
+    bench.device.free(bench.executor)
+    bench.launch()
+    del bench.executor, bench.pool
+    bench.reports.clear()
+    assert executor() is not None
+    bench.settle()
+    assert {graph() for graph in graphs} == {None}
+    assert freed == [True] * len(graphs)
+    assert executor() is None
 
 
 def test_streams_of_an_unloaded_model_are_used_again():

@@ -179,7 +179,7 @@ def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     assert read() is None
 
 
-def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
+def test_a_batch_that_fails_keeps_nothing_in_memory(no_collections: None) -> None:
     """It would be tried again beside what the first attempt has left, until the collector comes."""
     seen: list[weakref.ref[torch.Tensor]] = []
 
@@ -189,16 +189,10 @@ def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
         raise torch.OutOfMemoryError("too heavy")
 
     bench = Bench(model=Linear(heavy))
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
-        with pytest.raises(torch.OutOfMemoryError):
-            bench.try_batch(1)
-        assert [one() for one in seen] == [None, None]
-    finally:
-        if collects:
-            gc.enable()
+    assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.try_batch(1)
+    assert [one() for one in seen] == [None, None]
 
 
 # errors
