@@ -26,7 +26,7 @@ from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
 from .places import Place, answered, captured, crowd, only, turn
-from .rig import Linear, ask, make_model, poisoned, recurrent, started, tensor
+from .rig import Linear, ask, make_model, recurrent, started, strict, tensor
 from .streams.losing import LAST, lose
 
 
@@ -76,7 +76,7 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
     """Captures on one thread, replays and allocations on others: every answer is right, and no unit fails."""
     async with place.serving() as engine:
         one = await started(engine, make_model(Linear(), name="one", max_batch=4))
-        eager = await started(engine, make_model(Linear(poisoned), name="eager", max_batch=4))
+        eager = await started(engine, make_model(Linear(strict), name="eager", max_batch=4))
         over = asyncio.Event()
 
         async def serve(served: ServedModel) -> int:

@@ -30,7 +30,7 @@ from app.errors import (
 )
 from app.scheduler.types import Fault
 
-from .rig import HEAVY, POISON, Rig, answers, make_model, rows_of, serving
+from .rig import HEAVY, POISON, Rig, answers, make_model, rows_of, serving, strict
 
 US = 1_000
 Stages = tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...]]
@@ -185,15 +185,6 @@ async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: i
         if not lost:
             rig.assert_settled()
             assert all(pushed.ended is not None for pushed in device.pushed)
-
-
-def strict(x):
-    """Fails on rows that ask for it."""
-    if POISON in x[:, 0]:
-        raise ValueError("poisoned")
-    if HEAVY in x[:, 0]:
-        raise MemoryError("too heavy")
-    return x
 
 
 def negated(x):

@@ -25,7 +25,7 @@ from app.models.loading import load
 from .. import test_engine_on_devices as whole
 from ..conformance.models import staged, sums
 from ..places import Place, answered, captured, crowd
-from ..rig import Linear, answers, ask, make_model, poisoned, rows_of, started, tensor
+from ..rig import Linear, answers, ask, make_model, rows_of, started, strict, tensor
 from ..test_engine_on_devices import assert_told
 
 # Collected here as well, and run on this module's device.
@@ -197,7 +197,7 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
     row = np.ones((1, WIDTH), np.float32)
     wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
     async with Place("graphs", runtime).serving() as engine:
-        looks = await started(engine, make_model(Linear(poisoned), name="looks", max_batch=4))
+        looks = await started(engine, make_model(Linear(strict), name="looks", max_batch=4))
         assert np.array_equal((await ask(looks, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
         assert not looks.executor.graphs
         torch.cuda.empty_cache()
