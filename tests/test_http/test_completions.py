@@ -121,7 +121,9 @@ async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:
     await answered(asking, model, path, sent, "two")
     assert model.asked["parameters"] == {"max_tokens": 3}
     assert model.model.front.reader.cut == TextCut(5)  # type: ignore[union-attr]
-    assert (await asking(path, b'{"instances": ["one"], "parameters": [1]}')).status == 400
+    for none in ([1], [], 0, False, ""):
+        sent = json.dumps({"instances": ["one"], "parameters": none}).encode()
+        assert (await asking(path, sent)).json() == {"error": "parameters: expected an object"}
 
 
 #: Bodies of vllm bench serve, guidellm, lm-eval and AIPerf.

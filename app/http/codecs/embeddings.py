@@ -41,10 +41,10 @@ class Embeddings(TextCodec):
         )
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        encoding, dimensions = self.body.get("encoding_format") or "float", self.body.get("dimensions")
-        if encoding not in _FORMATS:
+        encoding, dimensions, normal = map(self.body.get, ("encoding_format", "dimensions", "normalize"))
+        if encoding not in (None, *_FORMATS):
             raise bad_field("encoding_format", f"expected {' or '.join(_FORMATS)}, got {shown(encoding)}")
-        if self.body.get("normalize") not in (None, True):
+        if normal is not None and normal is not True:
             raise bad_field("normalize", "expected true: what a model has brought to length 1 cannot be brought back")
         call = super().decode(served, headers, body, limits)
         size = self._face(served).outputs[0].shape[0]

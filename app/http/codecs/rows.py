@@ -44,9 +44,10 @@ class V1(Codec):
         value = load_json(body)
         parts = json_parts(served, _instances(value), "instances", many=True)
         call = stacked(served.info.client_inputs, parts, "instances")
-        call.parameters = value.get("parameters") or None
-        if not isinstance(call.parameters, dict | None):
+        parameters = value.get("parameters")
+        if not isinstance(parameters, dict | None):
             raise BadRequest("parameters: expected an object")
+        call.parameters = parameters or None
         return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:

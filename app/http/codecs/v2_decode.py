@@ -271,7 +271,6 @@ def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tup
         where = f"outputs[{position}] ({name})"
         if index_of[name] in asked:
             raise BadRequest(f"{where}.name: asked for twice")
-        given = output.get("parameters") or None
-        parameters = _parameters(request, given, f"{where}.parameters", _UNSUPPORTED_TENSOR)
+        parameters = _parameters(request, output.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
         asked[index_of[name]] = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
     return [(index, as_binary or specs[index].datatype == "BF16") for index, as_binary in asked.items()]

@@ -204,6 +204,8 @@ def test_those_of_text_embeddings_inference() -> None:
         (Embeddings(), {"input": "a"}, OTHER, "model", "expected a model that makes a vector of a text, got 'other'"),
         (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "expected nothing, got"),
         (Embeddings(), {"input": "a", "normalize": False}, VECTORS, "normalize", "expected true"),
+        (Embeddings(), {"input": "a", "normalize": 1}, VECTORS, "normalize", "expected true"),
+        (Embeddings(), {"input": "a", "encoding_format": ""}, VECTORS, "encoding_format", "expected float or"),
         (Rerank(), {"query": "q", "documents": TEXTS, "rank_fields": ["a"]}, RANKER, "rank_fields", "unknown field"),
         (Embeddings(), {"input": [["a"]]}, VECTORS, "input[0]", "expected a text, got ['a']"),
         (Rerank(), {"query": "q", "documents": TEXTS, "texts": TEXTS}, RANKER, "texts", "expected nothing beside"),

@@ -161,7 +161,9 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
         ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
         ({"outputs": 3}, "outputs: expected a list"),
         ({"outputs": [3]}, "outputs[0]: expected an object with name"),
-        ({"parameters": [3]}, "parameters: expected an object"),
+        *(({"parameters": none}, "parameters: expected an object") for none in ([3], [], 0, False)),
+        *(({"outputs": [{"name": "y", "parameters": none}]}, "outputs[0] (y).parameters: expected an object")
+          for none in ([], 0, False, "")),
         ({"parameters": {"timeout": -1}}, "parameters.timeout: expected an integer from 0 to 9007199254740992, got -1"),
         ({"parameters": {"priority": "high"}}, "parameters.priority: expected an integer from 0 to 2147483647, got 'h"),
     ],
