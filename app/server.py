@@ -44,6 +44,9 @@ _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/soc
 #: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
 _STANDSTILL_S = 60
 _LAST_ANSWERS_S = 4  # for the last answers to be written, after the drain limit; then what is left is cut
+#: For a client's part of a TLS handshake. Until then nothing counts the connection, and asyncio's 60 s are so long that
+#: clients which send nothing take all files that may be open, and probes are not accepted.
+_HANDSHAKE_S = 10
 _FORCE_AFTER_S = 5  # after the drain limit: by then uvicorn, which logs a traceback each, has no task to cancel
 
 
@@ -78,6 +81,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
+        if self.config.ssl is not None:
+            limit_s = min(_HANDSHAKE_S, self.config.timeout_keep_alive)
+            self._loop.create_server = partial(self._loop.create_server, ssl_handshake_timeout=limit_s)  # type: ignore[method-assign]
         await super().startup(sockets)
 
     def open_connections(self) -> list[Any]:

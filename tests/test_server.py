@@ -8,13 +8,17 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import uvicorn
 
 from app.errors import ConfigError
+from app.http.tls import Certificate
 from app.lifecycle import Lifecycle
 from app.server import Server, bind, has_waiting, ignore_new_connections, listeners
+
+CERTIFICATES = Path(__file__).parent / "certificates"
 
 
 class Clock:
@@ -94,6 +98,29 @@ async def test_a_signal_before_the_start_is_not_lost(stopping: Stopping, monkeyp
         await stopping.server.serve()
     await asyncio.sleep(0)
     assert stopping.lifecycle.closing
+
+
+async def test_a_client_that_begins_no_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that sends no request: a probe may need the file that it holds."""
+    monkeypatch.setattr("app.server._HANDSHAKE_S", 0.05)
+    tls = Certificate(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
+
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    config = uvicorn.Config(
+        app, log_config=None, lifespan="off", ssl_context_factory=lambda config, default: tls.context
+    )
+    config.load()
+    server = Server(config, Lifecycle(), grace_s=0, limit_s=0)
+    server._loop = asyncio.get_running_loop()
+    server.lifespan = config.lifespan_class(config)
+    sock = bind("127.0.0.1", 0)
+    await server.startup([sock])
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
+    async with asyncio.timeout(30):
+        assert await reader.read() == b""
+    writer.close()
+    await server.shutdown([sock])
 
 
 def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
