@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,39 @@ def test_tokens_of_nan_are_in_no_entity(tmp_path: Path) -> None:
     )
     assert found["entities"] == []
     assert [one["label"] for one in found["tokens"]] == ["O", "O"]
+
+
+class Counting:
+    """An encoding that counts how often it is asked for a list of all its tokens: it makes each anew."""
+
+    def __init__(self, encoding: Any, made: Counter[str]) -> None:
+        self._encoding, self._made = encoding, made
+
+    def __len__(self) -> int:
+        return len(self._encoding)
+
+    def __getattr__(self, name: str) -> Any:
+        self._made[name] += 1
+        return getattr(self._encoding, name)
+
+
+@pytest.mark.parametrize(
+    ("task", "head"), [("token-classification", "TokenClassification"), ("question-answering", "QuestionAnswering")]
+)
+def test_the_time_to_read_a_text_grows_as_it_does(tmp_path: Path, task: str, head: str) -> None:
+    """Not with its square: a text of 1 MiB kept a thread for hours."""
+    labels = tiny.TAGS if "token" in task else {0: "start", 1: "end"}
+    tiny.save_bert(tmp_path / "weights", head, id2label=labels)
+    model = opened(tmp_path, task)
+    reader: Any = model.front.reader  # type: ignore[union-attr]
+    encode, made = reader._encode, Counter[str]()
+    reader._encode = lambda *given, **named: [Counting(one, made) for one in encode(*given, **named)]
+    counts = []
+    for words in (40, 800):
+        made.clear()
+        answered(model, *([["the cat"]] if "question" in task else []), ["a good day " * words])
+        counts.append(dict(made))
+    assert counts[0] == counts[1]
 
 
 # answers to questions

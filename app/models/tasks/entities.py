@@ -18,7 +18,7 @@ from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs, padded
 from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.windows import Window, joined, row_of, windows_of
+from app.models.tasks.windows import Window, joined, rows_of, windows_of
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
@@ -55,7 +55,7 @@ class TokenReader(TextReader):
         found = self.not_empty(call, found)
         windows = [windows_of(one, self.reading.most) for one in found]
         note = [self._tokens(one, text, own) for one, text, own in zip(found, call.texts, windows, strict=True)]
-        rows = [row_of(one, window) for one, own in zip(found, windows, strict=True) for window in own]
+        rows = [row for one, own in zip(found, windows, strict=True) for row in rows_of(one, own)]
         return self.stacked(rows, note)
 
     def _tokens(self, one: Any, text: str, windows: Sequence[Window]) -> Tokens:
@@ -63,12 +63,13 @@ class TokenReader(TextReader):
         others a word ends at a space.
         """
         places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
-        pieces, offsets = [one.tokens[place] for place in places], [one.offsets[place] for place in places]
+        tokens, spans, ids = one.tokens, one.offsets, one.ids  # each time it makes them anew
+        pieces, offsets = [tokens[place] for place in places], [spans[place] for place in places]
         if self._marks:
             within = [len(piece) != end - start for piece, (start, end) in zip(pieces, offsets, strict=True)]
         else:
             within = [start > 0 and " " not in text[start - 1 : start + 1] for start, _ in offsets]
-        continues = [each and one.ids[place] != self._unknown for each, place in zip(within, places, strict=True)]
+        continues = [each and ids[place] != self._unknown for each, place in zip(within, places, strict=True)]
         starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
         return Tokens(windows, np.array(places, np.int64), pieces, starts, ends, continues, text)
 
@@ -102,7 +103,7 @@ class Tags(Answers):
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
         scores = joined(outputs[0], [tokens.windows for tokens in rows])
-        found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]
+        found = [self._found(tokens, own[tokens.places], strategy) for tokens, own in zip(rows, scores, strict=True)]
         texts = [padded([[one[key].encode() for one in each] for each in found], b"") for key in ("piece", "label")]
         numbers = [
             padded([[one[key] for one in each] for each in found], 0, dtype)

@@ -18,7 +18,7 @@ from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
 from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.windows import Window, row_of, stride_of, windows_of
+from app.models.tasks.windows import Window, rows_of, stride_of, windows_of
 from app.values.tensors import shown
 
 _LONGEST_ANSWER = 15  # tokens, as in transformers' pipeline
@@ -68,7 +68,7 @@ class QuestionReader(TextReader):
             ReadContext(context, one, windows_of(one, self.reading.most))
             for (_, context), one in zip(call.texts, found, strict=True)
         ]
-        return self.stacked([row_of(each.encoding, window) for each in asked for window in each.windows], asked)
+        return self.stacked([row for each in asked for row in rows_of(each.encoding, each.windows)], asked)
 
     def example(self) -> SampleRow | None:
         one = super().example()
@@ -114,7 +114,9 @@ class SpanAnswers(Answers):
         found = []
         contexts, impossible = note if isinstance(note, Asked) else (note, self._impossible)
         for asked in contexts:
-            spans = [self._best(next(rows)[: len(window)], asked.encoding, window) for window in asked.windows]
+            own = np.array([number == 1 for number in asked.encoding.sequence_ids])  # tokens of the context
+            cls = np.array(asked.encoding.ids) == self._cls
+            spans = [self._best(next(rows)[: len(each)], own[each], cls[each], each) for each in asked.windows]
             best = max(spans, key=lambda span: span.score)
             none = min(span.none for span in spans)
             if np.isnan([span.score for span in spans]).any():
@@ -127,11 +129,9 @@ class SpanAnswers(Answers):
         columns = zip(zip(*found, strict=True), (object, np.float32, np.int64, np.int64), strict=True)
         return [np.array(values, kind) for values, kind in columns], None
 
-    def _best(self, logits: Array, encoding: Any, window: Window) -> _Span:
+    @staticmethod
+    def _best(logits: Array, own: Array, cls: Array, window: Window) -> _Span:
         """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
-        sequences, ids = encoding.sequence_ids, encoding.ids
-        own = np.array([sequences[place] == 1 for place in window])
-        cls = np.array([ids[place] == self._cls for place in window])
         raised = np.exp(np.where((own | cls)[:, None], logits, _HIDDEN) - logits[own | cls].max(axis=0))
         likely = raised / raised.sum(axis=0)
         if np.isnan(likely).any():

@@ -22,6 +22,8 @@ class TokenIds(NamedTuple):
     ids: list[int]
     type_ids: Sequence[int]
     special_tokens_mask: Sequence[int] = ()
+    tokens: Sequence[str] = ()
+    offsets: Sequence[tuple[int, int]] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

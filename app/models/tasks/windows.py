@@ -39,24 +39,25 @@ def windows_of(one: Any, most: int) -> list[Window]:
     return [[*range(lead), *range(begin, min(begin + room, end)), *range(end, len(one))] for begin in begins]
 
 
-def row_of(one: Any, window: Window) -> TokenIds:
-    """The tokens that a window shows."""
-    return TokenIds([one.ids[place] for place in window], [one.type_ids[place] for place in window])
+def rows_of(one: Any, windows: Sequence[Window]) -> list[TokenIds]:
+    """The tokens that each window shows."""
+    ids, type_ids = one.ids, one.type_ids  # an encoding makes such a list of all its tokens whenever it is asked
+    return [TokenIds([ids[at] for at in window], [type_ids[at] for at in window]) for window in windows]
 
 
-def joined(values: Array, windows: Sequence[Sequence[Window]]) -> Array:
-    """Values of each token of whole texts [texts, tokens, size], from those of their windows [rows, tokens, size].
+def joined(values: Array, windows: Sequence[Sequence[Window]]) -> list[Array]:
+    """Values of each token of whole texts [tokens, size], from those of their windows [rows, tokens, size].
 
     A token in two windows is taken from the one in which it is further from an end.
     """
-    longest = max(own[-1][-1] + 1 for own in windows)
-    whole = np.zeros((len(windows), longest, values.shape[-1]), values.dtype)
-    rows = iter(values)
-    for text, own in zip(whole, windows, strict=True):
-        furthest = np.full(longest, -1)
+    whole, rows = [], iter(values)
+    for own in windows:
+        length = own[-1][-1] + 1
+        text, furthest = np.zeros((length, values.shape[-1]), values.dtype), np.full(length, -1)
         for window in own:
             row, places = next(rows)[: len(window)], np.array(window)
             from_end = np.minimum(np.arange(len(window)), np.arange(len(window))[::-1])
             better = from_end > furthest[places]
             text[places[better]], furthest[places[better]] = row[better], from_end[better]
+        whole.append(text)
     return whole
