@@ -61,6 +61,10 @@ class Reader(ABC):
         the calls is wrong. The row numbers in its message are only right if it is given one call.
         """
 
+    def rows(self, sent: Sequence[Array]) -> int:
+        """How many rows of the model the inputs of a call become at least."""
+        return len(sent[0])
+
     def example(self) -> SampleRow | None:
         """A made-up row that `read` accepts; None if there is none."""
         return None

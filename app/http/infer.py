@@ -13,7 +13,6 @@ from typing import cast
 
 from app.contract import Answer, Array, Front, Klass, Lease, Served, Translated, wait
 from app.errors import (
-    BadRequest,
     BadText,
     BodyTimeout,
     ClientGone,
@@ -26,7 +25,7 @@ from app.errors import (
 )
 from app.http.answers import BINARY, COMPRESS_FROM, COMPRESSED, HEAD, JSON, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.http.body import inflate
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_encode
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, check_rows, encode, slow_to_encode
 from app.http.codecs.text_codec import TextCodec, take_cut
 from app.http.codecs.v2_decode import may_name_class
 from app.http.errors import error_parts
@@ -169,6 +168,7 @@ async def decoded_slowly(request: Request, served: Served, body: bytes) -> Decod
     else:
         call = codec.decode(served, headers, body, resources.limits)
     if (front := codec.front(served)) is not None:
+        check_rows(served.info, front.reader.rows(cast("list[Array]", call.arrays)))  # fronts read bytes
         call.take_translated(await _read(request, front, call, len(body)))
         if call.parameters:
             call.note = front.answers.with_parameters(call.note, call.parameters)
@@ -178,7 +178,7 @@ async def decoded_slowly(request: Request, served: Served, body: bytes) -> Decod
 async def _read(request: Request, front: Front, call: DecodedCall, size: int) -> Translated:
     """What the model's front makes of the inputs, from a body of `size` bytes."""
     resources = request.resources
-    sent = cast("list[Array]", call.arrays)  # fronts read bytes
+    sent = cast("list[Array]", call.arrays)
     cut = take_cut(call, front)
     try:
         if cut is not None:
@@ -203,12 +203,8 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     if call.klass is None:
         call.klass = request.klass
     klass = request.klass = call.klass
-    if call.rows > 1 and call.rows > batching.max_queue:
-        raise BadRequest(
-            f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds "
-            f"{batching.max_queue}; send at most {batching.max_queue} at a time, or raise max_queue "
-            "(--max-queue, or in model.toml)"
-        )
+    if call.rows > batching.max_queue:
+        check_rows(served.info, call.rows)
     if (options := request.options) is not NO_OPTIONS:
         call.priority = call.priority or options.priority
         call.timeout_us = call.timeout_us or options.timeout_us

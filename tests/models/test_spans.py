@@ -133,6 +133,20 @@ def test_the_time_to_read_a_text_grows_as_it_does(tmp_path: Path, task: str, hea
     assert counts[0] == counts[1]
 
 
+def test_long_texts_are_bounded(tmp_path: Path) -> None:
+    """By characters before they are tokenized, and by what their outputs take: each is padded to the longest."""
+    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    reader = opened(tmp_path, "token-classification").front.reader  # type: ignore[union-attr]
+    short, long = ["a"] * 900, "a " * 6000
+    for given, message in (
+        (["a" * 70_000], "text: expected at most 65536 characters in all, got 70000"),
+        ([*short, long], "text of row 900: expected at most 4655 tokens in a request of 901 texts, got 6002"),
+    ):
+        with pytest.raises(BadRequest, match=f"^{message}$"):
+            reader.read([[texts(given)]])
+    assert len(reader.read([[texts([*short, "a"])]])[0].arrays[0]) == 901
+
+
 # answers to questions
 
 

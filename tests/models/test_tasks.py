@@ -150,6 +150,7 @@ def test_texts_that_do_not_fit(tmp_path):
         ([b"a cat", b"a cat sat on a", b"a"], "text of row 1: expected at most 6 tokens, got 7$"),
         ([b"a \xff"], "text: expected UTF-8, got byte 0xff"),
         ([b"a " * 10_000], "text: expected at most 6 tokens, got 20000 characters"),
+        ([b"a", *[b"a " * 300] * 9], "text of row 1: expected at most 6 tokens, got 600 characters"),
     ):
         with pytest.raises(BadRequest, match=message):
             front.reader.read([[np.array(texts, object)]])

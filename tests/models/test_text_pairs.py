@@ -337,6 +337,12 @@ def test_long_texts_are_cut_as_transformers_cuts_them(
         front.reader.read([[texts([one]) for one in given]], TextCut(2))
 
 
+@pytest.mark.parametrize("task", ["sentence-similarity", "zero-shot-classification"])
+def test_each_text_of_a_list_is_a_row(tmp_path: Path, task: str) -> None:
+    tiny.save_bert(tmp_path / "weights", "SequenceClassification" if task.startswith("zero") else "", id2label=NLI)
+    assert opened(tmp_path, task).front.reader.rows([texts(["a", "a"]), texts([["a", "b"], ["c", None]])]) == 3
+
+
 def test_a_document_alone_is_cut(tmp_path: Path) -> None:
     tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
     front = opened(tmp_path, "rerank").front

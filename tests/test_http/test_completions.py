@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,13 @@ async def test_prompts_may_be_tokens(caller: MakeCaller, model: Writer) -> None:
         assert found["usage"]["prompt_tokens"] == (3 if rows == 1 else 4)
     error = (await asking(PLAIN, body(prompt=[[1], "a"]))).json()["error"]
     assert error["param"] == "prompt[0]"
+
+
+async def test_too_many_prompts_are_not_read(caller: MakeCaller, model: Writer) -> None:
+    """An empty one among them would be named, if they were."""
+    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"max_queue": 2}))
+    reply = await caller(model)(PLAIN, body(prompt=["a", "", "b"]))
+    assert reply.json()["error"]["message"].startswith("3 rows in one request: the queue of model 'echo' holds 2; send")
 
 
 async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:

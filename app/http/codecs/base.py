@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.contract import Answer, FinishedBatch, Front, ModelCall, ModelInfo, Served, Translated
-from app.errors import BadText, StarlingError
+from app.errors import BadRequest, BadText, StarlingError
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.events import Stream
 
@@ -70,6 +70,16 @@ class Codec(ABC):
     @abstractmethod
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """The body of the answer, and the length of its JSON part if binary tensors follow it, else None."""
+
+
+def check_rows(info: ModelInfo, rows: int) -> None:
+    """Raise BadRequest for more rows than the queue holds. To pad and read so many may take minutes."""
+    most = info.batching.max_queue
+    if rows > most:
+        raise BadRequest(
+            f"{rows} rows in one request: the queue of model {info.name!r} holds {most}; send at most {most} at a "
+            "time, or raise max_queue (--max-queue, or in model.toml)"
+        )
 
 
 def is_made(info: ModelInfo, name: object) -> bool:

@@ -15,9 +15,11 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, ModelFailed
-from app.http.codecs.base import DecodedCall, is_made
+from app.http.codecs.base import DecodedCall, check_rows, is_made
 from app.values.arrays import cast_array, joined_rows
 from app.values.tensors import check_shape, is_base64, parse_values, shown
+
+_MOST_PADDED = 1 << 22  # values of an input whose rows differ in length along an axis that has no bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +117,24 @@ def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
         raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
 
 
-def stacked(inputs: Sequence[TensorSpec], parts: Sequence[Mapping[str, Column]], field: str) -> DecodedCall:
+def stacked(info: ModelInfo, parts: Sequence[Mapping[str, Column]], field: str) -> DecodedCall:
     """One call with the rows of all parts (files) in order.
 
     Within each part the inputs must have equal numbers of rows: see `check_rows_agree`. Raises BadRequest if a row's
-    inputs differ in the length of an axis that they share.
+    inputs differ in the length of an axis that they share, for too many rows, and for too much padding.
     """
+    inputs = info.client_inputs
     columns = [[array for part in parts for array in part[spec.name].parts] for spec in inputs]
+    rows = sum(map(len, columns[0]))
+    check_rows(info, rows)
     own = _row_lengths(inputs, columns, field)
-    arrays: list[Array | memoryview] = [_padded(column) for column in columns]
-    single = len(parts) == 1 and all(column.single for column in parts[0].values())
     lengths = {axis: max(each) for axis, each in own.items()}
     differ = any(len(set(each)) > 1 for each in own.values())
-    return DecodedCall(len(arrays[0]), arrays, lengths, single=single, own_lengths=own if differ else None)
+    if differ:
+        _check_padded(inputs, rows, lengths, field)
+    arrays: list[Array | memoryview] = [_padded(column) for column in columns]
+    single = len(parts) == 1 and all(column.single for column in parts[0].values())
+    return DecodedCall(rows, arrays, lengths, single=single, own_lengths=own if differ else None)
 
 
 def _row_lengths(inputs: Sequence[TensorSpec], columns: Sequence[Sequence[Array]], field: str) -> dict[str, list[int]]:
@@ -146,6 +153,17 @@ def _row_lengths(inputs: Sequence[TensorSpec], columns: Sequence[Sequence[Array]
                     f"{before[row]} in an input before it"
                 )
     return own
+
+
+def _check_padded(inputs: Sequence[TensorSpec], rows: int, lengths: Mapping[str, int], field: str) -> None:
+    """Raise BadRequest if an axis without a bound makes one long row the size of all."""
+    for spec in inputs:
+        row = prod(lengths[axis] if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))
+        if not spec.bounded and rows * row > _MOST_PADDED:
+            raise BadRequest(
+                f"{field}: {rows} rows of input {spec.name!r}, padded to the longest, are more than {_MOST_PADDED} "
+                "values: send the longest in a request of its own"
+            )
 
 
 def _padded(column: Sequence[Array]) -> Array:

@@ -43,7 +43,7 @@ class V1(Codec):
             raise too_much_json("body", limits.json, len(body), served.info)
         value = load_json(body)
         parts = json_parts(served, _instances(value), "instances", many=True)
-        call = stacked(served.info.client_inputs, parts, "instances")
+        call = stacked(served.info, parts, "instances")
         parameters = value.get("parameters")
         if not isinstance(parameters, dict | None):
             raise BadRequest("parameters: expected an object")
@@ -97,7 +97,7 @@ class Friendly(Codec):
                 parts += json_parts(served, load_json(upload.data, upload.field), upload.field)
             else:
                 parts.append(file_columns(served, upload))
-        return stacked(served.info.client_inputs, parts, field)
+        return stacked(served.info, parts, field)
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served, call, answer), call)

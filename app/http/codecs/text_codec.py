@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from app.contract import Answer, Catalog, Front, Served, TextCut
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import Codec, DecodedCall
+from app.http.codecs.base import Codec, DecodedCall, check_rows
 from app.http.codecs.events import GeneratedText, Stream
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
@@ -90,7 +90,10 @@ class TextCodec(Codec):
             raise bad_field("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
         if self.fields is not None:
             refuse_unknown(self.body, self.fields | CUT_FIELDS)
-        arrays = [np.array([text.encode() for text in texts], object) for texts in self.columns(served)]
+        columns = self.columns(served)
+        check_rows(served.info, len(columns[0]))
+        as_bytes = lru_cache(1)(str.encode)  # a query that is in each row is made bytes once
+        arrays = [np.array(list(map(as_bytes, texts)), object) for texts in columns]
         cutting = {name: self.body[name] for name in CUT_FIELDS & self.body.keys()}
         if self.front(served) is None:
             cut_of(cutting, None)  # raises if it asks for a cut

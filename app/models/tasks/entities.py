@@ -23,6 +23,8 @@ from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
 _OUTSIDE = "O"
+#: Tokens of a call, each text padded to the longest as outputs are: 160 MiB of them.
+_MOST_PADDED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class TokenReader(TextReader):
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         found = self.not_empty(call, found)
+        most = _MOST_PADDED // len(found)
+        for row, one in enumerate(found):
+            if len(one) > most:
+                wrong = f"expected at most {most} tokens in a request of {len(found)} texts, got {len(one)}"
+                raise call.wrong(row, wrong)
         windows = [windows_of(one, self.reading.most) for one in found]
         note = [self._tokens(one, text, own) for one, text, own in zip(found, call.texts, windows, strict=True)]
         rows = [row for one, own in zip(found, windows, strict=True) for row in rows_of(one, own)]

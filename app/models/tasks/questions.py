@@ -17,7 +17,7 @@ from app.contract import Answers, Array, SampleRow, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Asked, Outputs
-from app.models.tasks.text_readers import CallTexts, TextReader
+from app.models.tasks.text_readers import CallTexts, TextReader, refuse_long
 from app.models.tasks.windows import Window, rows_of, stride_of, windows_of
 from app.values.tensors import shown
 
@@ -54,6 +54,7 @@ class QuestionReader(TextReader):
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
+        refuse_long(CallTexts(questions, "question"), self._most_asked)
         for row, one in enumerate(self.backend.encode_batch(questions, add_special_tokens=False)):
             if len(one) > self._most_asked:
                 wrong = f"expected at most {self._most_asked} tokens, got {len(one)}"

@@ -29,6 +29,11 @@ Names = str | Callable[[int], str]
 #: The most characters a token, on average over a text: a longer text is refused without being tokenized, because that
 #: takes time in proportion to its length.
 _LONGEST_TOKEN = 256
+#: The same of all texts of a call, if they are many: 1 MiB takes 1.5 s and 200 MiB, and each document that is ranked
+#: brings the query along.
+_USUAL_TOKEN = 32
+#: How many times longer a text may be that is read in windows: some 1,000, if a token has 4 characters.
+_WINDOWED = 8
 _DEFAULT_MOST = 512  # tokens, if neither model nor tokenizer has a bound
 _NONE = 1 << 31  # a larger bound of a tokenizer means none
 _SAMPLE_LENGTH = 16  # tokens of the rows to try a model with; the last row has half
@@ -90,7 +95,7 @@ class TextReader(Reader):
     """
 
     cuts = True
-    windows = False  # reads texts of any length; the queue bounds the number of windows of one
+    windows = False  # reads long texts; the queue bounds the number of windows of one
     offsets = False  # needs to know where tokens are in the text
     example_text = EXAMPLE
 
@@ -101,7 +106,6 @@ class TextReader(Reader):
         self.backend = backend = backend_of(tokenizer)
         self.reading = reading
         self.sent = sent
-        self._longest = reading.most * _LONGEST_TOKEN
         left = tokenizer.truncation_side == "left"
         self._cut = TextCut(reading.most, left) if reading.truncate else None
         self._cuts_left = left or reading.positions is not None
@@ -134,8 +138,11 @@ class TextReader(Reader):
 
     def texts(self, array: Array, name: Names) -> list[str]:
         """The texts of an input. Raises BadText."""
-        call = CallTexts([*array.reshape(-1)], name)
-        return [call.text(row) for row in range(array.size)]
+        call, found = CallTexts([*array.reshape(-1)], name), list[str]()
+        for row, value in enumerate(call.texts):
+            same = row and value is call.texts[row - 1]  # a query: it stays one text
+            found.append(found[-1] if same else call.text(row))
+        return found
 
     def translated(self, calls: Sequence[CallTexts], cut: TextCut | None, *, whole: bool = False) -> list[Translated]:
         """The model's rows of each call; all texts are tokenized at once. Raises BadText.
@@ -143,9 +150,12 @@ class TextReader(Reader):
         `whole`: the texts already have their prompt and special tokens.
         """
         cut, prompt = cut or self._cut, "" if whole else self.reading.prompt
-        for call in () if cut or self.windows else calls:
-            self._refuse_long(call)
-        texts = [prompt + text if prompt else text for call in calls for text in call.texts]
+        texts: list[Any] = []
+        for call in calls:
+            if cut is None:
+                refuse_long(call, self.reading.most, windows=self.windows)
+            own = call.texts if cut is None else self._near(call.texts, cut)
+            texts += [prompt + text for text in own] if prompt else own
         if cut is None:
             encoded = self._encode(texts, add_special_tokens=not whole)
         else:
@@ -155,12 +165,14 @@ class TextReader(Reader):
 
     def _encoded_cut(self, texts: Sequence[Any], cut: TextCut, special: bool) -> Sequence[Any]:
         most, left = self.cutting(cut)
-        if not left:  # what is far behind the cut is not tokenized
-            longest = self._longest
-            texts = [
-                tuple(one[:longest] for one in text) if isinstance(text, tuple) else text[:longest] for text in texts
-            ]
         return encode_cut(self.backend, self._encode, texts, cut, most, left, special=special)
+
+    def _near(self, texts: Sequence[Any], cut: TextCut) -> list[Any]:
+        """The texts without what is far from where they are cut, which is not tokenized."""
+        most = self.reading.most
+        longest = max(most * _USUAL_TOKEN, most * _LONGEST_TOKEN // len(texts))
+        kept = slice(-longest, None) if self.cutting(cut)[1] else slice(longest)
+        return [tuple(one[kept] for one in text) if isinstance(text, tuple) else text[kept] for text in texts]
 
     def cutting(self, cut: TextCut) -> tuple[int, bool]:
         """How many tokens of a text are kept, and whether it is cut at the beginning."""
@@ -168,13 +180,6 @@ class TextReader(Reader):
         if most is None or most > reading.most:
             most = reading.cut or reading.most
         return most, self._cuts_left if cut.left is None else cut.left
-
-    def _refuse_long(self, call: CallTexts) -> None:
-        """Raises BadText for a text that is far too long, which is not tokenized."""
-        for row, text in enumerate(call.texts):
-            longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
-            if longest > self._longest:
-                raise call.wrong(row, f"expected at most {self.reading.most} tokens, got {longest} characters")
 
     def _with_one_bos(self, one: Any) -> Any:
         """The encoding of a text without the BOS token that the tokenizer put before the text's own."""
@@ -272,6 +277,20 @@ class WrappingReader(Reader):
     @abstractmethod
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""
+
+    def rows(self, sent: Sequence[Array]) -> int:
+        return sum(value is not None for value in sent[-1].flat)
+
+
+def refuse_long(call: CallTexts, most: int, *, windows: bool = False) -> None:
+    """Raises BadText for a text of far more than `most` tokens, which is not tokenized. `windows`: it may have more."""
+    sizes = [max(map(len, text)) if isinstance(text, tuple) else len(text) for text in call.texts]
+    size, total = max(sizes), sum(sizes)
+    longest = most * _LONGEST_TOKEN * (_WINDOWED if windows else 1)
+    bound = max(longest, len(sizes) * most * _USUAL_TOKEN)
+    if size > longest or total > bound:
+        wrong = f"{bound} characters in all, got {total}" if windows else f"{most} tokens, got {size} characters"
+        raise call.wrong(sizes.index(size), f"expected at most {wrong}")
 
 
 def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: int | None, pairs: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,17 @@ def test_those_of_text_embeddings_inference() -> None:
     assert ranked(body) == order
     assert ranked({**body, "return_text": True})[0] == {"index": 1, "text": "b", "score": 0.75}
     assert [one["score"] for one in ranked({**body, "raw_scores": True})] == [1, -1, -1]
+
+
+def test_a_query_is_held_once_and_not_at_all_for_too_many_texts() -> None:
+    """A body of 1 MiB with 150,000 texts made 14 GB of it."""
+    asked = {"query": "q" * 50, "texts": ["a"] * 1024}
+    limits = replace(LIMITS, json=1 << 20)
+    queries, _ = Rerank().with_body(orjson.dumps(asked), limits).decode(RANKER, {}, b"", LIMITS).arrays
+    assert {id(one) for one in queries} == {id(queries[0])}
+    asked["texts"] += ["a"]
+    with pytest.raises(BadRequest, match=r"^1025 rows in one request: the queue of model 'ranker' holds 1024"):
+        Rerank().with_body(orjson.dumps(asked), limits).decode(RANKER, {}, b"", LIMITS)
 
 
 @pytest.mark.parametrize(

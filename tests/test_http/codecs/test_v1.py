@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from app.contract import Answer
+from app.contract import UNBOUNDED, Answer, Batching
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.rows import V1, json_text, own_rows, plain_rows, present_rows
@@ -33,6 +34,20 @@ def decode_v1(model: FakeServed, body: Any) -> DecodedCall:
 def encoded(value: Any) -> Any:
     """The answer as a client reads it."""
     return orjson.loads(json_text(value, "m"))
+
+
+def test_rows_are_counted_before_they_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long row among many short ones would take gigabytes."""
+    monkeypatch.setattr("app.http.codecs.columns._MOST_PADDED", 600)
+    labels = served("labels", (spec("labels", "BYTES", "labels", bound=UNBOUNDED),), Y)
+    short = replace(labels.info, batching=Batching(max_queue=8))
+    for instances, message in (
+        ([["a"]] * 9, "9 rows in one request: the queue of model 'labels' holds 8"),
+        ([["a"]] * 6 + [["a"] * 100], "instances: 7 rows of input 'labels', padded to the longest, are more than 600"),
+    ):
+        with pytest.raises(BadRequest, match=f"^{message}"):
+            decode_v1(replace(labels, info=short), {"instances": instances})
+    assert decode_v1(labels, {"instances": [["a"] * 150]}).lengths == {"labels": 150}
 
 
 @pytest.mark.parametrize(
