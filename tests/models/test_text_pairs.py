@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from app.contract import TextCut
 from app.errors import BadRequest
 from app.models.loading import load
+from app.models.tasks.tokenizing import encode_cut
 
 from .folders import source_of, write_model
 from .task_models import answered, broken, forward, opened, texts, toml, tried
@@ -335,6 +336,15 @@ def test_long_texts_are_cut_as_transformers_cuts_them(
         assert read.arrays[1].tolist() == [wanted.token_type_ids]
     with pytest.raises(BadRequest, match=r"^truncate: expected at least \d tokens, as special ones count, got 2"):
         front.reader.read([[texts([one]) for one in given]], TextCut(2))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_kept_of_what_is_cut_off(tmp_path: Path, left: bool) -> None:
+    """The tokenizers library joins each piece of the one text with each of the other: gigabytes for a few pairs."""
+    tokenizer = tiny.save_tokenizer(tmp_path).backend_tokenizer
+    long = "the cat " * 100, "a dog " * 100
+    (one,) = encode_cut(tokenizer, tokenizer.encode_batch, [long], TextCut(), 9, left)
+    assert (len(one), getattr(one, "overflowing", [])) == (9, [])
 
 
 @pytest.mark.parametrize("task", ["sentence-similarity", "zero-shot-classification"])

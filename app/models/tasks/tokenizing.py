@@ -98,10 +98,26 @@ def _cut(backend: Any, parts: Sequence[Any], cut: TextCut, room: int, left: bool
         lengths[-1] = min(lengths[-1], cut.most or room)
     else:
         lengths = _shortened(lengths, room)
+    if len(parts) == 2 and lengths != [*map(len, parts)]:
+        return _cut_pair(backend.post_process(*parts, special), parts, lengths, left)
     for part, length in zip(parts, lengths, strict=True):
         if length < len(part):
             part.truncate(length, direction="left" if left else "right")
     return backend.post_process(*parts, *[None] * (2 - len(parts)), special)
+
+
+def _cut_pair(whole: Any, parts: Sequence[Any], lengths: Sequence[int], left: bool) -> TokenIds:
+    """The pair with so many tokens of each part. Not by `truncate`: it keeps all that it cuts off, and of a pair each
+    piece of the one is then joined with each of the other."""
+    special, columns, end = whole.special_tokens_mask, (whole.ids, whole.type_ids), 0
+    kept: tuple[list[int], list[int]] = ([], [])
+    for part, length in zip(parts, lengths, strict=True):
+        begin = special.index(0, end) if len(part) else end
+        first = begin + (len(part) - length if left else 0)
+        for values, column in zip(kept, columns, strict=True):
+            values += column[end:begin] + column[first : first + length]
+        end = begin + len(part)
+    return TokenIds(*(values + column[end:] for values, column in zip(kept, columns, strict=True)))
 
 
 def _shortened(lengths: list[int], room: int) -> list[int]:
