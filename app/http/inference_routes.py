@@ -44,6 +44,7 @@ WITHOUT_MODEL = frozenset(_BY_BODY)
 X_CLASS = b"x-class"
 CLASS_BY_NAME = {name.encode(): klass for name, klass in CLASSES.items()}
 _PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")
+_LONGEST_QUERY = 512  # bytes: more than all parameters need. 64 KiB would take the event loop 50 ms
 _DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
 _INTEGER = re.compile(r"[0-9]{1,10}")
 
@@ -101,12 +102,14 @@ NO_OPTIONS = QueryOptions()
 def parse_query(query: bytes) -> QueryOptions:
     """Parse a query string (what follows the "?"). Raises BadRequest that names the parameter."""
     given: dict[str, str] = {}
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, value in parse_qsl(query[:_LONGEST_QUERY].decode("latin-1"), keep_blank_values=True):
         if name not in _PARAMETERS:
             raise BadRequest(f"query: expected one of {', '.join(_PARAMETERS)}, got {shown(name)}")
         if name in given:
             raise BadRequest(f"query: {name} is given twice")
         given[name] = value
+    if len(query) > _LONGEST_QUERY:
+        raise BadRequest(f"query: expected at most {_LONGEST_QUERY} bytes, got {len(query)}")
     timeouts = (_timeout_us(name, given.get(name, "0")) for name in _PARAMETERS[:2])
     return QueryOptions(_priority(given.get("priority", "0")), *timeouts)
 

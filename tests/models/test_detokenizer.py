@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,3 +157,10 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> Non
         front.ids.reader.read([[np.array([b"[1, 300]"], object)]])
     with pytest.raises(BadText, match=r"expected at most 95 tokens, as the model has 96 positions .*, got 97"):
         front.reader.read([[np.array([b"a" * 95], object)]])
+
+
+@pytest.mark.parametrize("stop", ["a", "ab", "aab", "abab"])
+def test_an_end_that_may_become_a_stop_string_is_held_back(stop: str) -> None:
+    for text in map("".join, product("ab", repeat=6)):
+        ends = (len(text) - size for size in range(len(stop), 0, -1) if text.endswith(stop[:size]))
+        assert Text._before(SimpleNamespace(text=text), stop) == next(ends, len(text))  # type: ignore[arg-type]

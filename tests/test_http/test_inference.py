@@ -118,6 +118,7 @@ async def test_a_query_that_is_refused(caller: MakeCaller, model: Echo) -> None:
         ("timeout=50", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'timeout'"),
         ("timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
         ("%ff" * 500 + "=1", "query: expected one of timeout_ms, total_timeout_ms, priority, got "),
+        ("&" * 512 + "priority=1", "query: expected at most 512 bytes, got 522"),
         *((f"{name}={value}", f"query: {name}: expected ") for name in ("timeout_ms", "priority")
           for value in ("", "+1", "1e3", "inf", "1_0", "9" * 14, "9" * 400, "\u0663")),
     ],

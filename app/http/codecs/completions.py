@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -46,7 +47,7 @@ class Completions(TextGeneration):
         front = served.model.front
         return front if front is None or self._ids is None else front.ids
 
-    @property
+    @cached_property
     def _ids(self) -> list[list[int]] | None:
         """The prompts, if they are lists of tokens."""
         prompt: Any = self.body.get("prompt")

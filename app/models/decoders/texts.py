@@ -105,11 +105,16 @@ class Text:
             self._extend()
         end = len(self.text)
         if self._longest_stop and not self.reason:
-            held = range(min(self._longest_stop - 1, end), 0, -1)
-            stops = self._parameters.stop
-            end -= next((n for n in held if any(stop.startswith(self.text[-n:]) for stop in stops)), 0)
+            end = min(map(self._before, self._parameters.stop))
         piece, self._sent = self.text[self._sent : end], max(self._sent, end)
         return piece
+
+    def _before(self, stop: str) -> int:
+        """The length of the text without an end that may become this stop string."""
+        place = self.text.find(stop[0], max(0, len(self.text) - len(stop)))
+        while place >= 0 and not stop.startswith(self.text[place:]):
+            place = self.text.find(stop[0], place + 1)
+        return len(self.text) if place < 0 else place
 
 
 class TextDecoder(nn.Module):
