@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,7 +23,9 @@ _UNSUPPORTED_TENSOR = frozenset(
     {"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification"}
 )
 _LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
-_LONGEST_PATH = 2048  # characters: of a thousand lists within one another
+_LONGEST_PATH = 2048  # characters
+_DEEPEST = 1000  # lists and objects within one another
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "total_timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
@@ -97,19 +100,27 @@ def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body"
 def _no_json(value: Any) -> str | None:
     """The path of a value that is not JSON, and what to send instead; None if there is none. RecursionError if it is
     nested deeper than orjson reads; before Python 3.13 the standard library raises that itself."""
-    left = [("", value)]
-    while left:
-        place, one = left.pop()
-        if len(place) > _LONGEST_PATH:
-            raise RecursionError
-        if isinstance(one, dict):
-            left += reversed([(f"{place}.{name[:_LONGEST_NAME]}", each) for name, each in one.items()])
-        elif isinstance(one, list):
-            left += reversed([(f"{place}[{index}]", each) for index, each in enumerate(one)])
-        elif isinstance(one, float) and not math.isfinite(one):
-            return f"{place}: {json.dumps(one)} is not JSON; send a number"
-        elif isinstance(one, str) and any("\ud800" <= letter <= "\udfff" for letter in one):
-            return f'{place}: a lone surrogate is not JSON; send bytes as {{"b64": ...}}'
+    path: list[Any] = []  # the key or index in each list and object around the one whose rest is last in `rests`
+    rests: list[Iterator[tuple[Any, Any]]] = [iter([("", value)])]
+    while rests:
+        for key, one in rests[-1]:
+            wrong = None
+            if isinstance(one, dict | list):
+                path.append(key)
+                rests.append(iter(one.items()) if isinstance(one, dict) else enumerate(one))
+                if len(path) > _DEEPEST:
+                    raise RecursionError
+                break
+            if isinstance(one, float) and not math.isfinite(one):
+                wrong = f"{json.dumps(one)} is not JSON; send a number"
+            elif isinstance(one, str) and not one.isascii() and _SURROGATE.search(one):
+                wrong = 'a lone surrogate is not JSON; send bytes as {"b64": ...}'
+            if wrong is not None:
+                steps = [f"[{each}]" if type(each) is int else f".{each[:_LONGEST_NAME]}" for each in [*path, key][1:]]
+                return f"{''.join(steps)[:_LONGEST_PATH]}: {wrong}"
+        else:
+            rests.pop()
+            del path[-1:]
     return None
 
 
