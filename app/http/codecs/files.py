@@ -13,6 +13,7 @@ import numpy as np
 
 from app.contract import ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
+from app.http.codecs.base import check_rows
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
 from app.values.tensors import from_base64, is_base64
@@ -48,11 +49,14 @@ def json_parts(served: Served, value: Any, field: str, *, many: bool = False) ->
 
     Raises BadRequest, and for files also TooLarge or UnsupportedMedia.
     """
+    if many:
+        check_rows(served.info, len(value))
     files = embedded_files(served, value, field)
     if files is None:
         columns = json_columns(served.info, value, field, many=many)
         check_rows_agree(columns, field)
         return [columns]
+    check_rows(served.info, len(files))
     parts = [file_columns(served, file) for file in files]
     if not isinstance(value, list):
         return parts

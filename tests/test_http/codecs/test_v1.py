@@ -42,7 +42,7 @@ def test_rows_are_counted_before_they_are_padded(monkeypatch: pytest.MonkeyPatch
     labels = served("labels", (spec("labels", "BYTES", "labels", bound=UNBOUNDED),), Y)
     short = replace(labels.info, batching=Batching(max_queue=8))
     for instances, message in (
-        ([["a"]] * 9, "9 rows in one request: the queue of model 'labels' holds 8"),
+        ([["a"]] * 8 + [3], "9 rows in one request: the queue of model 'labels' holds 8"),
         ([["a"]] * 6 + [["a"] * 100], "instances: 7 rows of input 'labels', padded to the longest, are more than 600"),
     ):
         with pytest.raises(BadRequest, match=f"^{message}"):
