@@ -74,14 +74,12 @@ class Device(Protocol):
 
     def start(self, report: Report) -> None:
         """Start the workers. They call `report` on their threads with each job that has ended."""
-        ...
 
     def open(self, model: Model, slots: int) -> Executor:
         """Place the model: move its weights, and allocate memory for the inputs of `slots` rows. Blocks.
 
         Raises ConfigError naming the model.
         """
-        ...
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
@@ -89,34 +87,27 @@ class Device(Protocol):
         A device may run it on every worker that takes it, and return the fastest result. Raises what the model raises.
         Call it under torch.inference_mode. Not for the event loop, nor for a device's own threads.
         """
-        ...
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written. Returns at once."""
-        ...
 
     def push(self, worker: int, job: Job, stop: Stop) -> None:
         """Hand a job to a worker. Returns at once. `stop` may end it early."""
-        ...
 
     def wait_until_begun(self) -> None:
         """Wait until idle workers have begun the units that they were handed, or for a moment.
 
         For a caller that will hold the interpreter lock next.
         """
-        ...
 
     def free(self, executor: Executor) -> None:
         """Free what the device holds for a model that has been unloaded."""
-        ...
 
     def dead(self) -> str | None:
         """Why the device does not work any more, or None."""
-        ...
 
     def close(self, timeout_s: float) -> bool:
         """End the workers; False if one hangs."""
-        ...
 
 
 def fault_of(exc: BaseException) -> Fault:

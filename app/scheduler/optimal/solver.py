@@ -44,18 +44,23 @@ def solve(
     *,
     idling: bool = True,
     states: int = 256,
+    surely: bool = True,
     start: Sequence[int] = (),
 ) -> Optimum:
     """The policy with the least mean latency.
 
     `rate` in rows per second. With `idling` False the device is never idle while rows wait. `states`: the largest
-    number of waiting rows kept, at least twice the largest batch. `start`: a table to begin with, such as that of
-    another rate: only faster.
+    number of waiting rows kept, at least twice the largest batch. `surely`: the times are exact; else the size of the
+    highest throughput is run while a full batch or more waits. `start`: a table to begin with, such as that of another
+    rate: only faster.
 
     Raises ValueError if no policy keeps up with the rate.
     """
     process = _Process(batch_ns, rate, states)
     allowed = process.allowed(idling)
+    if not surely:
+        allowed[process.largest :] = False
+        allowed[process.largest :, process.tail_size] = True
     every = np.minimum(np.arange(process.states + 1), process.tail_size)
     table = np.asarray(start, dtype=np.int64) if len(start) == len(every) else every
     table[-1] = process.tail_size

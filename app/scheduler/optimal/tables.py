@@ -24,7 +24,6 @@ LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 #: For several workers: their tables take longer to solve and change less from load to load (docs/bench/many.md).
 LOADS_OF_SEVERAL = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 LARGEST = 256  # rows: a table for larger batches takes minutes, and their time per row hardly falls any more
-_DOUBTFUL = 10.0  # the larger an error, the less it is known itself: 5 % count as 7.5 %, 10 % as 20 %
 _STATES = 128  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
 _TOLERANCE = 0.02  # share of the mean latency: the tables hardly change after that
 _ROUNDS = 60  # for several workers: the mean may settle later, but the tables hardly change after that
@@ -110,11 +109,11 @@ def solve(
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
-    return _of_one(times, loads or LOADS, valued=valued)
+    return _of_one(times, loads or LOADS, surely=not any(profile.errors), valued=valued)
 
 
-def _of_one(times: tuple[int, ...], loads: Sequence[float], *, valued: bool) -> ControlTables:
-    """Tables for one worker."""
+def _of_one(times: tuple[int, ...], loads: Sequence[float], *, surely: bool, valued: bool) -> ControlTables:
+    """Tables for one worker. `surely`: the times are exact."""
     from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
 
     peak = Profile(times).peak
@@ -122,7 +121,7 @@ def _of_one(times: tuple[int, ...], loads: Sequence[float], *, valued: bool) -> 
     solved: list[Optimum] = []
     for load in loads:
         start = solved[-1].table if solved else ()
-        solved.append(solver.solve(times, load * peak, idling=False, states=states, start=start))
+        solved.append(solver.solve(times, load * peak, idling=False, states=states, surely=surely, start=start))
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
@@ -149,7 +148,6 @@ def _of_several(
     padded_ns, sizes = padded(together)
     alone_ns = profile.batch_ns[:LARGEST]
     alone = padded(alone_ns)[1]
-    doubts = tuple(error * (1 + _DOUBTFUL * error) for error in profile.errors)
     group = -(-len(sizes) // _SEVERAL)
     # The padded times: a size that was measured too slow, by a spike, must not make all larger ones slow.
     apart_ns = padded(tuple(apart[size - 1] for size in sizes))[0]
@@ -159,7 +157,7 @@ def _of_several(
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
-    errors = tuple(doubts[size - 1] for size in rows) if doubts else ()
+    errors = tuple(profile.errors[size - 1] for size in rows) if profile.errors else ()
     processes = (Process(times, fewer, load * peak * 1e9, beside, workers=workers) for load in loads)
     solved = [
         two_workers.solve(process, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS, errors=errors)
