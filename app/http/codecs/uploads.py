@@ -32,6 +32,7 @@ _UNSPECIFIC = frozenset(
 )
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
 _MAX_PARTS = 64  # of one upload: parsing many small parts would take seconds
+_LONGEST_TYPE = 1024  # characters of a content type with a boundary: 64 KiB of parameters take 20 ms
 _LONGEST_NAME, _LONGEST_REASON = 60, 200  # characters of a part's name, and of numpy's reason, in a message
 
 
@@ -115,6 +116,8 @@ def sniffed(data: bytes, media: str, field: str) -> Upload:
 
 def _parts(content_type: str, body: bytes) -> list[File | Field]:
     """The parts of a multipart/form-data body in order. Those with a file name are a File; at least one must be."""
+    if len(content_type) > _LONGEST_TYPE:
+        raise BadRequest(f"Content-Type: expected at most {_LONGEST_TYPE} characters, got {len(content_type)}")
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
         raise BadRequest("Content-Type: multipart/form-data needs a boundary")

@@ -344,6 +344,7 @@ PNG_PART = (FILE.format("a.png"), "image/png", b"x" * 99)
     [
         ("multipart/form-data", b"--frontier\r\n", "multipart/form-data needs a boundary"),
         (f"multipart/form-data; boundary={'x' * 300}", b"--frontier\r\n", "malformed .*: Boundary length"),
+        ("multipart/form-data" + "; a=b" * 300, b"", "Content-Type: expected at most 1024 characters, got 1519"),
         (FRONTIER, b"", "multipart|upload"),
         (FRONTIER, multipart(CROP)[1], "expected a multipart/form-data upload with a file part"),
         (FRONTIER, multipart(PNG_PART)[1][:80], "ends before its closing boundary|malformed"),
