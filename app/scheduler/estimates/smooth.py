@@ -54,10 +54,13 @@ def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
 
 
 def _jagged(off: Mapping[int, float], known: Mapping[int, Estimate]) -> float:
-    """The usual square of a size's true distance from the curve: what distances have beyond their errors."""
+    """The usual square of a size's true distance from the curve: what distances have beyond their errors.
+
+    The squares of these count twice: if they were taken for too small, noise would count as shape.
+    """
     if len(off) < _NEIGHBOURS:
         return 0.0
-    return max(0.0, median(one**2 / _MEDIAN_SQUARE - known[size].error ** 2 for size, one in off.items()))
+    return max(0.0, median(one**2 / _MEDIAN_SQUARE - 2 * known[size].error ** 2 for size, one in off.items()))
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:

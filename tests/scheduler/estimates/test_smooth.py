@@ -34,16 +34,16 @@ def test_a_bump_within_its_error_vanishes_and_a_significant_one_stays() -> None:
 
 def test_a_curve_that_is_jagged_keeps_its_shape_before_any_size_is_significant() -> None:
     """As sizes that fill a processor's vectors are quicker; but noise of the same size on a line is levelled."""
-    jagged = {size: ns * (0.94 if size % 4 == 0 else 1.02) for size, ns in LINE.items()}
+    jagged = {size: ns * (0.96 if size % 2 == 0 else 1.04) for size, ns in LINE.items()}
     spread = {"jagged": jagged, "line": LINE}
     off = dict.fromkeys(spread, 0.0)
     for seed in range(few(40)):
         noise = random.Random(seed)
         for name, times in spread.items():
-            found = drawn({size: Estimate(ns * (1 + noise.gauss(0, 0.03)), 0.03) for size, ns in times.items()})
+            found = drawn({size: Estimate(ns * (1 + noise.gauss(0, 0.02)), 0.02) for size, ns in times.items()})
             off[name] += sum((found[size] / ns - 1) ** 2 for size, ns in times.items()) / len(SIZES) / few(40)
-    assert off["jagged"] < 0.029**2  # levelled it would be 0.035
-    assert off["line"] < 0.016**2
+    assert off["jagged"] < 0.022**2  # levelled it would be 0.04
+    assert off["line"] < 0.011**2
 
 
 def test_where_evidence_is_weak_more_rows_never_take_less_time() -> None:

@@ -121,3 +121,12 @@ def test_values_of_states_are_those_of_the_policy() -> None:
     assert worth[0] == 0
     assert worth[1] == pytest.approx(inside / (best.rate / 1e9))
     assert all(more > fewer for fewer, more in pairwise(worth))
+
+
+def test_a_long_queue_is_served_by_the_tail_that_is_given() -> None:
+    """Without one by the size that serves most."""
+    times = (10 * MS, 11 * MS, 12 * MS, 17 * MS)
+    usual, given = (solve(times, 0.7 * peak(times), states=64, tail=tail) for tail in (0, 4))
+    assert (usual.tail, usual.table[40], given.tail) == (3, 3, 4)
+    assert set(given.table[4:]) == {4}
+    assert usual.mean_ns < given.mean_ns
