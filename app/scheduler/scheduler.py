@@ -18,7 +18,7 @@ from app.scheduler.estimates.curve import learn
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.forming.loop import Loop
-from app.scheduler.forming.multi_step import MultiStep
+from app.scheduler.forming.multi_step import MultiStep, earlier
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
 from app.scheduler.optimal.tables import ControlTables
@@ -226,6 +226,7 @@ class Scheduler:
                 wake_at = self._loop.run(start, now)
                 more, at_next_row = self._multi_step.recall(now)  # of what started, and of calls that were dropped
                 recall, end_at_next_row = [*recall, *more], [*end_at_next_row, *at_next_row]
+            wake_at = earlier(wake_at, self._multi_step.wake_at)
         if ledger.deadlines.heap:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):

@@ -260,6 +260,7 @@ class Course:
     progress: int = 0  # steps that the worker has made, as last reported by the driver
     recalled: bool = False  # it is to end with the running step or stage
     continue_without: bool = False  # at a cell: when rows of it end, its worker continues with the others
+    turn_ends: int = 0  # at a cell: from then on rows of other programs may take its worker between two steps
 
 
 ONE_STEP = Course()  # of all units that run one step or stage: nothing of it changes

@@ -48,6 +48,23 @@ class TestCells:
         assert step.start[0].course.steps == 1  # of the row that is shortest
         assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
 
+    def test_rows_of_another_program_take_their_turn(self) -> None:
+        """Between two steps, after 5 ms: a text of 300 steps would keep them for as long."""
+        ms = 1_000_000
+        others = [make_program(ident, batch_ns=(ms,), policy="no_wait") for ident in (2, 3)]
+        cell = make_program(stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
+        scheduler = scheduler_of(cell, *others, device=make_device(4, multi_step=True))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+        step = enter(scheduler, make_call(2, program=2, arrived=ms))
+        assert (step.recall, step.wake_at) == ([], 5 * ms)
+        enter(scheduler, make_call(3, program=3, arrived=2 * ms, priority=1))  # whose turn never comes
+        assert scheduler.step(5 * ms).recall == [unit]
+        served = []
+        for now, steps in ((6, 3), (7, 1), (307, 297)):
+            (unit,) = end(scheduler, unit, now * ms, steps, ended=(0,) * (steps != 3)).start
+            served.append((unit.program, unit.rows[0].call.id))
+        assert served == [(2, 2), (1, 1), (3, 3)]
+
     def test_a_better_row_without_room_ends_no_unit(self) -> None:
         scheduler = serving(make_program(stages=CELL, max_batch=4, max_alive=1))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,), priority=1)).start

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.scheduler.forming.multi_step import continues_without, steps_left, steps_of
+from app.scheduler.forming.multi_step import TURN_NS, continues_without, earlier, steps_left, steps_of
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
 from app.scheduler.policies import Cut, Hold, Offer, Policy
@@ -80,7 +80,7 @@ class Loop:
             offer = None if ready is None else self._offer(ready, now)
             if ready is None or offer is None:
                 if ready is not None or self._joins_later:
-                    wake_at = _earlier(wake_at, workers.next_opening(now))
+                    wake_at = earlier(wake_at, workers.next_opening(now))
                 break
             if not offer.rows:
                 decision = Hold(offer.until)
@@ -90,7 +90,7 @@ class Loop:
                 decision = self._policies[ready.key[0]].decide(offer, now)
             if isinstance(decision, Hold):  # rows behind these at the same key are held, too, unless they have room
                 held += ledger.ready.alike(ready) if offer.room + ready.started > 0 else [ready]
-                wake_at = _earlier(wake_at, decision.until)
+                wake_at = earlier(wake_at, decision.until)
                 continue
             if offer.exact < decision.size < offer.rows and not ready.again:
                 decision = decision._replace(size=offer.rows)
@@ -183,6 +183,7 @@ class Loop:
         unit = Unit(
             self._next, worker, program, stage, rows, size, cut.reason, now, forecast, ONE_STEP, operation, ready.klass
         )
+        self._order.cell = program if state.program.stages[stage].repeats else None
         if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
             unit.course = self._course(unit, state)
             if unit.course.steps > 1:
@@ -200,7 +201,9 @@ class Loop:
         if unit.klass is _BEST_EFFORT:
             steps = self._share.steps(steps, unit, state)
         continue_without = continues_without(rows, stage, state)
-        return Course(steps, continue_without=continue_without) if steps > 1 or continue_without else ONE_STEP
+        if steps == 1 and not continue_without:
+            return ONE_STEP
+        return Course(steps, continue_without=continue_without, turn_ends=unit.forecast.begins + TURN_NS)
 
     def _predict_steps(self, unit: Unit, state: ProgramState) -> None:
         """Extend the forecast of the first step or stage to all of them."""
@@ -230,7 +233,7 @@ class Loop:
             size=len(rows),
             started=now,
             forecast=replace(unit.forecast, predicted=predicted, length=length),
-            course=Course(steps, continue_without=unit.course.continue_without),
+            course=replace(unit.course, steps=steps, progress=0, recalled=False),
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.continued(following, now)
@@ -241,9 +244,3 @@ def _not_behind(held: ReadySet, ready: ReadySet) -> bool:
     may no longer apply.
     """
     return held.key[0] != ready.key[0] or held.key[1] <= ready.key[1]
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

@@ -1,8 +1,8 @@
 """Units of several stages or steps, which a worker runs by itself: how many, and when a unit must end early.
 
 A unit runs through all boundaries at which nothing would change. It is recalled if a row should leave it, if others
-should join it, or if other rows take precedence; or it is to end when its next row does. Either message may reach the
-worker too late: then the unit has continued, and the next Step repeats it.
+should join it, or if other rows take precedence or their turn; or it is to end when its next row does. Either message
+may reach the worker too late: then the unit has continued, and the next Step repeats it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.types import Klass, Row, Stage, Unit
 from app.scheduler.workers import Workers
+
+TURN_NS = 5_000_000  # a unit of a cell runs so long before it is another program's turn: to change costs some 0.2 ms
 
 
 def steps_left(row: Row, cell: Stage) -> int:
@@ -122,14 +124,15 @@ class MultiStep:
         self._workers = workers
         self._order = order
         self._share = share
+        self.wake_at: int | None = None  # when to call `recall` again
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the running step or stage, and those to end when their next row ends."""
-        level = self._first_level()
+        level, self.wake_at = self._first_level(), None
         recalled: list[Unit] = []
         at_next_row: list[Unit] = []
         for unit in list(self._workers.multi_step.values()):
-            end = self._until(unit, level)
+            end = self._until(unit, level, now)
             if end is Until.NOW:
                 self._workers.recall(unit, now)
                 recalled.append(unit)
@@ -138,14 +141,28 @@ class MultiStep:
                 at_next_row.append(unit)
         return recalled, at_next_row
 
-    def _until(self, unit: Unit, level: Level | None) -> Until:
+    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
         state = self._ledger.states[unit.program]
         before = level is not None and level < self._order.level(unit.rows[0])  # its rows are in order of service
         if before or (unit.klass is Klass.BEST_EFFORT and self._share.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
+        if cell and level == self._order.level(unit.rows[0]) and self._others_wait(unit):
+            if unit.course.turn_ends <= now:
+                return Until.NOW
+            self.wake_at = earlier(self.wake_at, unit.course.turn_ends)
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
         return until(unit, state, self._policies[unit.program], ready, self._room(unit.program, unit.klass))
+
+    def _others_wait(self, unit: Unit) -> bool:
+        """Whether rows of another program, of the unit's class and priority, could run but for its worker."""
+        level = self._order.level(unit.rows[0])
+        return any(
+            self._order.level(row) == level
+            for ready in self._ledger.ready.nonempty
+            if ready.key[0] != unit.program
+            for row in ready.first(1, self._room(ready.key[0], ready.klass))
+        )
 
     def _first_level(self) -> Level | None:
         """The best level of the rows that wait. Those without room do not count: the end of a unit makes none."""
@@ -167,3 +184,10 @@ def _takes_more(rows: int, stage: int, state: ProgramState, policy: Policy, work
 def _most(stage: int, state: ProgramState, worker: int) -> int:
     """The largest unit of a worker at a stage."""
     return min(state.full[stage], state.capacity[stage][worker])
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """Of two times, where None is never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -6,6 +6,8 @@ a lower one may wait for ever.
 A model overtakes by its index, the age of its oldest row times the throughput of its next batch, within two bounds: the
 index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier
 (docs/theory/order-and-share.md).
+
+Rows of a cell are older than most that wait, step after step. So after a unit of a cell it is another program's turn.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Order:
         self._table = table
         self._states = states
         self._running = running
+        self.cell: int | None = None  # the program whose cell has run last, if no other has since
 
     def rank(self, row: Row) -> tuple[int, ...]:
         """Of a set, by its first row. The smallest is served first."""
@@ -70,6 +73,9 @@ class Order:
         if not heads:
             return None
         level, oldest, row = min(heads.values())
+        if oldest.key[0] == self.cell:
+            others = (head for at, head in heads.items() if at != self.cell and head[0][:2] == level[:2])
+            level, oldest, row = min(others, default=(level, oldest, row))
         if len(heads) == 1 or oldest.klass is Klass.BEST_EFFORT:
             return oldest
         same_level = [head for head in heads.values() if head[0][:2] == level[:2]]
