@@ -1,13 +1,11 @@
 """Matrix products by packed weights, which are stored in the order that oneDNN's kernels read.
 
-An ordinary product packs its weights each time. For many rows that is a small part of the work; for the few rows of a
-step it can be more than half. Milliseconds of products of decoders on one core of an EPYC with AVX-512, plain and
-packed:
+An ordinary product packs its weights each time: for the few rows of a step that can be more than half of the work.
+Milliseconds of products of decoders, plain and packed, on one core of an EPYC with AVX-512:
 
     rows                                   1           8          16          28
     T5-small, 512 x 2048          0.09  0.08  0.29  0.17  0.50  0.37  0.69  0.53
     T5-small, tokens 512 x 32128   5.9   4.0  12.3   4.7  15.5   6.4  21.8   9.7
-    GPT-2, 768 x 3072             0.17  0.16  0.76  0.38  1.07  0.68  1.95  1.35
     GPT-2, tokens 768 x 50257     11.5   8.7  26.7   9.8  36.5  15.0  53.9  22.5
 """
 

@@ -1,12 +1,10 @@
 """The protocols of rows: V1, the predict route of TensorFlow Serving and KServe, and the friendly route.
 
 V1's `{"instances": [...]}` has one element per row: the row itself if the model has one input, else an object by input
-name. As in TensorFlow Serving, strings may be `{"b64": "..."}`; so may files, for a model with a `decode`. `parameters`
-are those of a model that takes some.
+name. Strings may be `{"b64": "..."}`; so may files, for a model with a `decode`.
 
-The friendly route takes one JSON value, files or plain text. It answers with one value for one row, with a list for
-several. JSON and .npy contain the model's inputs themselves; any other file is passed to the model's own `decode`, or
-is a row of its BYTES input.
+The friendly route takes one JSON value, files or plain text, and answers with one value for a row, a list for several.
+JSON and .npy contain the model's inputs; any other file is for the model's own `decode`, or a row of its BYTES input.
 """
 
 from __future__ import annotations

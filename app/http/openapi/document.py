@@ -3,9 +3,8 @@
 What is said of each path is in the file `openapi.json` beside this one, itself an OpenAPI document. Here it gets paths
 with a version, other names of one path, and the paths of the models that are loaded at the time of the request.
 
-All files of the page are in the package, so it works without other hosts, which its content security policy forbids.
-`static/swagger-ui/` is Swagger UI as published, with its licence. The links of `static/docs.html` are relative, so they
-work under any prefix.
+All files of the page are in the package: its content security policy forbids other hosts. `static/swagger-ui/` is
+Swagger UI as published, with its licence. Links are relative, so they work under any prefix.
 """
 
 from __future__ import annotations
