@@ -65,6 +65,29 @@ class TestCells:
             served.append((unit.program, unit.rows[0].call.id))
         assert served == [(2, 2), (1, 1), (3, 3)]
 
+    def test_texts_do_not_take_turns_without_others(self) -> None:
+        """All are older than a row that comes, and all but one of them did not run last."""
+        ms = 1_000_000
+        cells = [
+            make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
+            for ident in (1, 2, 3)
+        ]
+        plain = make_program(4, batch_ns=(ms,), policy="no_wait")
+        scheduler = scheduler_of(*cells, plain, device=make_device(4, multi_step=True))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+        for ident in (2, 3):
+            enter(scheduler, make_call(ident, program=ident, lengths=(300,), arrived=ident))
+        served, now = [1], 0
+        for turn in range(12):
+            now += 6 * ms
+            if turn in {2, 8}:
+                enter(scheduler, make_call(10 + turn, program=4, arrived=now))
+            scheduler.step(now)
+            assert unit.course.recalled == (unit.program != 4)
+            (unit,) = end(scheduler, unit, now, 3 if unit.program != 4 else 1).start
+            served.append(unit.program)
+        assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 1, 2, 3]
+
     def test_a_better_row_without_room_ends_no_unit(self) -> None:
         scheduler = serving(make_program(stages=CELL, max_batch=4, max_alive=1))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,), priority=1)).start

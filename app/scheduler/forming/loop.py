@@ -183,7 +183,10 @@ class Loop:
         unit = Unit(
             self._next, worker, program, stage, rows, size, cut.reason, now, forecast, ONE_STEP, operation, ready.klass
         )
-        self._order.cell = program if state.program.stages[stage].repeats else None
+        if state.program.stages[stage].repeats:
+            state.last_cell = self._next
+        else:
+            self._order.last[ready.klass] = self._next
         if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
             unit.course = self._course(unit, state)
             if unit.course.steps > 1:

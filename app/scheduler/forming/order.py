@@ -7,7 +7,8 @@ A model overtakes by its index, the age of its oldest row times the throughput o
 index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier
 (docs/theory/order-and-share.md).
 
-Rows of a cell are older than most that wait, step after step. So after a unit of a cell it is another program's turn.
+Rows of a cell are older than most that wait, step after step. So after a unit of a cell it is another program's turn,
+and of several that all had theirs, that of the one whose turn was first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Order:
         self._table = table
         self._states = states
         self._running = running
-        self.cell: int | None = None  # the program whose cell has run last, if no other has since
+        self.last = [-1 for _ in Klass]  # by class: the id of the last unit that was not of a cell
 
     def rank(self, row: Row) -> tuple[int, ...]:
         """Of a set, by its first row. The smallest is served first."""
@@ -73,13 +74,19 @@ class Order:
         if not heads:
             return None
         level, oldest, row = min(heads.values())
-        if oldest.key[0] == self.cell:
-            others = (head for at, head in heads.items() if at != self.cell and head[0][:2] == level[:2])
-            level, oldest, row = min(others, default=(level, oldest, row))
-        if len(heads) == 1 or oldest.klass is Klass.BEST_EFFORT:
+        if len(heads) == 1:
             return oldest
         same_level = [head for head in heads.values() if head[0][:2] == level[:2]]
+        if self._states[oldest.key[0]].last_cell > self.last[oldest.klass]:
+            _, oldest, row = min(same_level, key=self._turn)
+        if oldest.klass is Klass.BEST_EFFORT:
+            return oldest
         return self._soonest(same_level, oldest, row, now)
+
+    def _turn(self, head: Head) -> tuple[int, ...]:
+        """The smallest is next, once a cell has run."""
+        rank, ready, _ = head
+        return (max(self.last[ready.klass], self._states[ready.key[0]].last_cell), *rank)
 
     def _soonest(self, heads: Collection[Head], oldest: ReadySet, first_row: Row, now: int) -> ReadySet:
         """Of real-time sets of one priority: `oldest`, or one that overtakes it.

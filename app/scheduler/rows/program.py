@@ -39,6 +39,7 @@ class ProgramState:
         #: bad.
         self.failures = 0
         self.closed = False
+        self.last_cell = -1  # the id of its last unit at a cell
 
     @property
     def broken(self) -> bool:
