@@ -86,7 +86,23 @@ class TestCells:
             assert unit.course.recalled == (unit.program != 4)
             (unit,) = end(scheduler, unit, now, 3 if unit.program != 4 else 1).start
             served.append(unit.program)
-        assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 1, 2, 3]
+        assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 3, 1, 2]
+
+    def test_the_turn_of_others_is_as_long_whatever_their_batches(self) -> None:
+        """A model of single rows would have one of them for 5 ms of the text."""
+        ms = 1_000_000
+        cell = make_program(stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
+        single = make_program(2, batch_ns=(2 * ms,), policy="no_wait", max_batch=1)
+        scheduler = scheduler_of(cell, single, device=make_device(4, multi_step=True))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+        enter(scheduler, make_call(2, rows=8, program=2, arrived=ms))
+        served, now = [], 0
+        for _ in range(9):
+            now += 6 * ms if unit.program == 1 else 2 * ms
+            scheduler.step(now)
+            (unit,) = end(scheduler, unit, now, 3 if unit.program == 1 else 1).start
+            served.append(unit.program)
+        assert served == [2, 2, 2, 1, 2, 2, 2, 1, 2]
 
     def test_a_better_row_without_room_ends_no_unit(self) -> None:
         scheduler = serving(make_program(stages=CELL, max_batch=4, max_alive=1))

@@ -166,8 +166,8 @@ class Loop:
 
     def _start(self, offer: Offer, cut: Cut, now: int) -> Unit:
         """Take the rows of a cut from their set, and hand them to a worker as one unit."""
-        ready, state, batches = offer.ready, offer.state, offer.state.batches
-        program, stage, bucket = ready.key
+        ready, state, batches, order = offer.ready, offer.state, offer.state.batches, self._order
+        (program, stage, bucket), klass = ready.key, ready.klass
         if cut.divide and batches is not None:
             batches.divide(offer.first(offer.neighbours().here), cut.divide)
         rows = ready.take_similar(cut.rows, cut.shorter) if cut.shorter >= 0 else ready.take(cut.rows, offer.room)
@@ -181,19 +181,21 @@ class Loop:
             operation = Operation.SPLIT
         forecast = Forecast(latency.predict(size, running, length, begins - now), begins, running, length)
         unit = Unit(
-            self._next, worker, program, stage, rows, size, cut.reason, now, forecast, ONE_STEP, operation, ready.klass
+            self._next, worker, program, stage, rows, size, cut.reason, now, forecast, ONE_STEP, operation, klass
         )
         if state.program.stages[stage].repeats:
-            state.last_cell = self._next
-        else:
-            self._order.last[ready.klass] = self._next
+            state.last_cell, order.turn_ends[klass] = self._next, 0
+        else:  # the others' turn is as long as that of a cell, in units of however few rows
+            ends = order.turn_ends[klass] = order.turn_ends[klass] or begins + TURN_NS
+            if begins + forecast.predicted >= ends:
+                order.last[klass] = self._next
         if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
             unit.course = self._course(unit, state)
             if unit.course.steps > 1:
                 self._predict_steps(unit, state)
         self._next += 1
         self._workers.take(unit)
-        if unit.klass is _BEST_EFFORT:
+        if klass is _BEST_EFFORT:
             self._share.units[unit.id] = unit
         return unit
 

@@ -33,7 +33,9 @@ class Order:
         self._table = table
         self._states = states
         self._running = running
-        self.last = [-1 for _ in Klass]  # by class: the id of the last unit that was not of a cell
+        # by class: the id of the last unit after which it was the turn of cells again, and when it will be
+        self.last = [-1 for _ in Klass]
+        self.turn_ends = [0 for _ in Klass]
 
     def rank(self, row: Row) -> tuple[int, ...]:
         """Of a set, by its first row. The smallest is served first."""
