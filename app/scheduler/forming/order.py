@@ -1,14 +1,11 @@
 """Who is served next: by class, priority and age; of several models a much faster one may overtake.
 
-Sets are served in order of their oldest row, so a busy model cannot starve a quiet one. Priorities are strict: rows of
-a lower one may wait for ever.
+Sets are served in order of their oldest row, so a busy model cannot starve a quiet one. Priorities are strict.
 
-A model overtakes by its index, the age of its oldest row times the throughput of its next batch, within two bounds: the
-index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier
-(docs/theory/order-and-share.md).
+A model overtakes by its index, the age of its oldest row times the throughput of its next batch, if that is `_GAIN`
+times that of the oldest row, and the overtaken row has not arrived much earlier (docs/theory/order-and-share.md).
 
-Rows of a cell are older than most that wait, step after step. So after a unit of a cell it is another program's turn,
-and of several that all had theirs, that of the one whose turn was first.
+Rows of a cell are older than most that wait, step after step. So programs take turns with it.
 """
 
 from __future__ import annotations
