@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from app.scheduler.forming.multi_step import TURN_NS
 from app.scheduler.policies import Policy
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
@@ -53,12 +54,26 @@ class Admission:
 
     def backlog_ns(self, program: int, rows: int, level: Level, now: int) -> int:
         """Nanoseconds until the work before such a call and its own rows are done; 0 if no batch times are known."""
-        total = self._workers.remaining_ns(now, level[0])
+        later = self._workers.after_turns_ns(now, *level, program) if self._workers.multi_step else 0
+        running = self._workers.remaining_ns(now, level[0]) - later
+        total, in_turn = 0, []
         for state in self._ledger.states.values():
             for klass in _CLASSES[: level[0] + 1]:
                 own = rows if state.program.id == program and klass is level[0] else None
-                total += self._interval(state, klass, level, own)
-        return total // self._running
+                work = self._interval(state, klass, level, own)
+                if work and self._takes_turns(state, program, klass, level):
+                    in_turn.append(work)
+                else:
+                    total += work
+        turns = total // self._running // TURN_NS
+        total += running + min(later, turns * TURN_NS * self._running)
+        return (total + sum(min(work, (1 + turns) * TURN_NS) for work in in_turn)) // self._running
+
+    def _takes_turns(self, state: ProgramState, program: int, klass: Klass, level: Level) -> bool:
+        """Whether these rows, of cells, take turns with those of this program and level that wait."""
+        ident, better = state.program.id, (level[0], level[1] - 1)
+        cell = ident != program and klass is level[0] and any(stage.repeats for stage in state.program.stages)
+        return cell and not self._ledger.ready.waiting_before(ident, klass, better)
 
     def _interval(self, state: ProgramState, klass: Klass, level: Level, own: int | None) -> int:
         """The part of `backlog_ns` for one program's rows of one class. `own`: rows of the call, if of these."""

@@ -223,6 +223,19 @@ class Workers:
         """
         return sum(_remaining(queue, now, klass) for queue in self._queues)
 
+    def after_turns_ns(self, now: int, klass: Klass, priority: int, program: int) -> int:
+        """The part of `remaining_ns` in which rows of `program`, of this class and priority, will have had their turn:
+        of cells of other programs, of no better priority, what follows their own turn and a step.
+        """
+        total = 0
+        for unit in self.multi_step.values():
+            course, forecast = unit.course, unit.forecast
+            lets = unit.klass is klass and unit.program != program and unit.rows[0].call.priority >= priority
+            if lets and course.turn_ends:
+                ends = forecast.begins + forecast.predicted
+                total += max(0, ends - max(now, course.turn_ends) - forecast.predicted // course.steps)
+        return total
+
 
 def running_stage(unit: Unit, now: int) -> tuple[int, int]:
     """For a unit of several stages: which one is predicted to run now (0: its first), and how long until it ends."""

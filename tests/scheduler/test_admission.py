@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import linear
+from app.scheduler.estimates.profile import Profile, linear
 from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.queue import Patience
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage, Unit
 from planner.fleet import Setup, run
 
 from .driven import feed, finish, scheduler_of
@@ -41,6 +41,27 @@ class TestDeadline:
         scheduler = scheduler_of(make_program(), device=make_device(4))
         assert scheduler.admit(1, 1, Klass.REALTIME, 9, 10) == Refusal(Reason.DEADLINE_UNREACHABLE, MS)
         assert scheduler.admit(1, 1, Klass.REALTIME, 10, 10) is None
+
+    def test_of_a_text_of_another_model_its_turn_counts(self) -> None:
+        """5 ms and a step, and 5 ms of one that waits; all of it for its own model, and for calls of less priority."""
+        cells = [
+            make_program(ident, stages=(Stage(Profile((2 * MS,)), repeats=True),), policy="late", max_batch=1)
+            for ident in (1, 2)
+        ]
+        plain = make_program(3, batch_ns=(MS,), policy="no_wait")
+        scheduler = scheduler_of(*cells, plain, device=make_device(4, multi_step=True))
+        feed(scheduler, make_call(1, lengths=(300,), priority=1))
+
+        def refused(deadline: int, program: int = 3, priority: int = 1) -> bool:
+            return scheduler.admit(program, 1, Klass.REALTIME, deadline * MS, MS, priority) is not None
+
+        assert [refused(deadline) for deadline in (7, 8)] == [True, False]
+        assert [refused(599, program=1), refused(599, priority=2), refused(8, priority=0)] == [True, True, False]
+        scheduler.submit(make_call(3, 39, program=3, priority=1), MS)  # a turn of the text between each 5 of these
+        assert [refused(deadline) for deadline in (1 + 6 + 40 + 8 * 5 - 1, 1 + 6 + 40 + 8 * 5)] == [True, False]
+        scheduler.cancel(3, MS)
+        feed(scheduler, make_call(2, program=2, lengths=(300,), priority=1))
+        assert not refused(13)
 
     def test_hint_is_the_backlog_without_the_newcomers(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
