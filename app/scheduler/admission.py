@@ -54,7 +54,8 @@ class Admission:
 
     def backlog_ns(self, program: int, rows: int, level: Level, now: int) -> int:
         """Nanoseconds until the work before such a call and its own rows are done; 0 if no batch times are known."""
-        later = self._workers.after_turns_ns(now, *level, program) if self._workers.multi_step else 0
+        behind = -1 if self._joins(program, rows) else program
+        later = self._workers.after_turns_ns(now, *level, behind) if self._workers.multi_step else 0
         running = self._workers.remaining_ns(now, level[0]) - later
         total, in_turn = 0, []
         for state in self._ledger.states.values():
@@ -68,6 +69,14 @@ class Admission:
         turns = total // self._running // TURN_NS
         total += running + min(later, turns * TURN_NS * self._running)
         return (total + sum(min(work, (1 + turns) * TURN_NS) for work in in_turn)) // self._running
+
+    def _joins(self, program: int, rows: int) -> bool:
+        """Whether a call would join its decoder's unit at the next step: then it waits for no text to end."""
+        state = self._ledger.states.get(program)
+        if state is None or not state.program.one_unit:
+            return False
+        before = state.queue.alive + sum(state.queue.waiting)
+        return before + rows <= state.full[0] and rows <= self._ledger.room(state)
 
     def _takes_turns(self, state: ProgramState, program: int, klass: Klass, level: Level) -> bool:
         """Whether these rows, of cells, take turns with those of this program and level that wait."""

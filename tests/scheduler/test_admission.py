@@ -63,6 +63,18 @@ class TestDeadline:
         feed(scheduler, make_call(2, program=2, lengths=(300,), priority=1))
         assert not refused(13)
 
+    def test_a_row_that_joins_its_decoders_unit_waits_for_no_text(self) -> None:
+        """It joins between two steps, while the unit has room."""
+        stages = (Stage(Profile((2 * MS,) * 2), repeats=True),)
+        decoder = make_program(stages=stages, policy="late", max_batch=2, one_unit=True)
+        scheduler = scheduler_of(decoder, device=make_device(4, multi_step=True))
+        feed(scheduler, make_call(1, lengths=(300,)))
+        assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, MS, 0) is None
+        assert scheduler.admit(1, 2, Klass.REALTIME, 20 * MS, MS, 0) is not None
+        full = scheduler_of(decoder, device=make_device(4, multi_step=True))
+        feed(full, make_call(1, lengths=(300, 300)))
+        assert full.admit(1, 1, Klass.REALTIME, 20 * MS, MS, 0) is not None
+
     def test_hint_is_the_backlog_without_the_newcomers(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         feed(scheduler, make_call(1, 6))
