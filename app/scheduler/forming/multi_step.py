@@ -21,7 +21,7 @@ from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.types import Klass, Row, Stage, Unit
 from app.scheduler.workers import Workers
 
-TURN_NS = 5_000_000  # a unit of a cell runs so long before it is another program's turn: to change costs some 0.2 ms
+TURN_NS = 5_000_000  # a unit of a cell runs so long before it is another program's turn: to change costs up to 1 ms
 
 
 def steps_left(row: Row, cell: Stage) -> int:
