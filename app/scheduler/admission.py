@@ -53,7 +53,10 @@ class Admission:
         return None
 
     def backlog_ns(self, program: int, rows: int, level: Level, now: int) -> int:
-        """Nanoseconds until the work before such a call and its own rows are done; 0 if no batch times are known."""
+        """Nanoseconds until the work before such a call and its own rows are done; 0 if no batch times are known.
+
+        Of the cells of other programs only their turns count: one, and another for each turn that the rest takes.
+        """
         behind = -1 if self._joins(program, rows) else program
         later = self._workers.after_turns_ns(now, *level, behind) if self._workers.multi_step else 0
         running = self._workers.remaining_ns(now, level[0]) - later
