@@ -228,9 +228,7 @@ class Scheduler:
                 recall, end_at_next_row = [*recall, *more], [*end_at_next_row, *at_next_row]
             wake_at = earlier(wake_at, self._multi_step.wake_at)
         if ledger.deadlines.heap:
-            deadline = ledger.deadlines.next()
-            if wake_at is None or (deadline is not None and deadline < wake_at):
-                wake_at = deadline
+            wake_at = earlier(wake_at, ledger.deadlines.next())
         if self._wake_at is not None and self._wake_at <= now:
             ledger.deadlines.timers.observe(now - self._wake_at)
         self._wake_at = wake_at

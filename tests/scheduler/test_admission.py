@@ -75,6 +75,16 @@ class TestDeadline:
         feed(full, make_call(1, lengths=(300, 300)))
         assert full.admit(1, 1, Klass.REALTIME, 20 * MS, MS, 0) is not None
 
+    def test_all_stages_of_another_model_count(self) -> None:
+        """Its worker runs them as one unit, which gives no turn to others."""
+        stages = tuple(Stage(Profile((50 * MS,))) for _ in range(2))
+        plain = make_program(2, batch_ns=(MS,), policy="no_wait")
+        scheduler = scheduler_of(make_program(stages=stages), plain, device=make_device(4, multi_step=True))
+        (unit,) = feed(scheduler, make_call(1)).start
+        assert unit.course.steps == 2
+        refused = [scheduler.admit(2, 1, Klass.REALTIME, at * MS, 0, 0) is not None for at in (100, 101)]
+        assert refused == [True, False]
+
     def test_hint_is_the_backlog_without_the_newcomers(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         feed(scheduler, make_call(1, 6))

@@ -208,7 +208,8 @@ class Loop:
         continue_without = continues_without(rows, stage, state)
         if steps == 1 and not continue_without:
             return ONE_STEP
-        return Course(steps, continue_without=continue_without, turn_ends=unit.forecast.begins + TURN_NS)
+        turn_ends = unit.forecast.begins + TURN_NS if state.program.stages[stage].repeats else 0
+        return Course(steps, continue_without=continue_without, turn_ends=turn_ends)
 
     def _predict_steps(self, unit: Unit, state: ProgramState) -> None:
         """Extend the forecast of the first step or stage to all of them."""

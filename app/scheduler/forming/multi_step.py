@@ -7,7 +7,7 @@ may reach the worker too late: then the unit has continued, and the next Step re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 
 from app.scheduler.forming.order import Order
@@ -128,11 +128,11 @@ class MultiStep:
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the running step or stage, and those to end when their next row ends."""
-        level, self.wake_at = self._first_level(), None
+        waiting, self.wake_at = self._waiting(), None
         recalled: list[Unit] = []
         at_next_row: list[Unit] = []
         for unit in list(self._workers.multi_step.values()):
-            end = self._until(unit, level, now)
+            end = self._until(unit, waiting, now)
             if end is Until.NOW:
                 self._workers.recall(unit, now)
                 recalled.append(unit)
@@ -141,34 +141,26 @@ class MultiStep:
                 at_next_row.append(unit)
         return recalled, at_next_row
 
-    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
-        state = self._ledger.states[unit.program]
-        before = level is not None and level < self._order.level(unit.rows[0])  # its rows are in order of service
+    def _until(self, unit: Unit, waiting: Collection[tuple[Level, int]], now: int) -> Until:
+        state, own = self._ledger.states[unit.program], self._order.level(unit.rows[0])  # in order of service
+        before = any(level < own for level, _ in waiting)
         if before or (unit.klass is Klass.BEST_EFFORT and self._share.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
-        if cell and level == self._order.level(unit.rows[0]) and self._others_wait(unit):
+        if cell and any(level == own and program != unit.program for level, program in waiting):
             if unit.course.turn_ends <= now:
                 return Until.NOW
             self.wake_at = earlier(self.wake_at, unit.course.turn_ends)
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
         return until(unit, state, self._policies[unit.program], ready, self._room(unit.program, unit.klass))
 
-    def _others_wait(self, unit: Unit) -> bool:
-        """Whether rows of another program, of the unit's class and priority, could run but for its worker."""
-        level = self._order.level(unit.rows[0])
-        return any(
-            self._order.level(row) == level
+    def _waiting(self) -> list[tuple[Level, int]]:
+        """The level and program of each set's first row, if there is room for it: the end of a unit makes none."""
+        return [
+            (self._order.level(row), ready.key[0])
             for ready in self._ledger.ready.nonempty
-            if ready.key[0] != unit.program
             for row in ready.first(1, self._room(ready.key[0], ready.klass))
-        )
-
-    def _first_level(self) -> Level | None:
-        """The best level of the rows that wait. Those without room do not count: the end of a unit makes none."""
-        sets = self._ledger.ready.nonempty
-        able = (row for ready in sets for row in ready.first(1, self._room(ready.key[0], ready.klass)))
-        return min(map(self._order.level, able), default=None)
+        ]
 
     def _room(self, program: int, klass: Klass) -> int:
         """New rows of a program and class that may start."""
