@@ -56,8 +56,8 @@ class Collector:
 
     def begin(self) -> None:
         """The models have been loaded: exclude all that exists now from collections."""
-        gc.callbacks.append(self._time)
         process.tune_garbage_collector()
+        gc.callbacks.append(self._time)  # after the first collection, which nobody waits for
         self._begun, self._base = True, self._resident()
 
     def close(self) -> None:

@@ -65,15 +65,15 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Prometheus text and its content type."""
-        families = [*self.collect(), *_of_models(_TRITON, self._snapshot().models, "nv_inference_")]
+        snapshot = self._snapshot()
+        families = [*self.collect(snapshot), *_of_models(_TRITON, snapshot.models, "nv_inference_")]
         for collector in self._process:
             families += collector.collect()
         return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self, snapshot: Snapshot) -> Iterator[Metric]:
         """The families with our names."""
         yield from self._server()
-        snapshot = self._snapshot()
         yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
         text = "Ticks at which rows, units or slots were left although no call was there: a fault of the server."
         yield _family("counter", "consistency_faults", text, snapshot.faults)
