@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache
 from inspect import signature
-from typing import Any
+from typing import Any, get_type_hints
 
-from app.scheduler.data import built, hints_of
+from pydantic import TypeAdapter
+
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Program, Row, Step
+from app.scheduler.types import Call, DeviceSpec, Klass, Row, Step
 
 #: It changes with what is recorded: a record is replayed by the version that wrote it.
-FORMAT = 12
+FORMAT = 13
 Entry = dict[str, Any]
+# Cached, because both take long.
+_adapter, _hints_of = cache(TypeAdapter), cache(get_type_hints)
 
 
 def step_entry(step: Step, now: int) -> Entry:
@@ -70,7 +74,7 @@ def scheduler_of(header: Entry) -> Scheduler:
     """A fresh Scheduler with the configuration in the first entry of a record. Raises ValueError for another format."""
     if header.get("format") != FORMAT:
         raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
-    return Scheduler(built(DeviceSpec, header["device"]))
+    return Scheduler(_adapter(DeviceSpec).validate_python(header["device"]))
 
 
 def feed(scheduler: Scheduler, entry: Entry) -> None:
@@ -78,7 +82,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     name = entry["in"]
     if name not in INPUTS:
         raise ValueError(f"record: unknown input {name!r}")
-    kinds = hints_of(getattr(Scheduler, name))
+    kinds = _hints_of(getattr(Scheduler, name))
     arguments = {key: _value(kinds[key], value) for key, value in entry.items() if key not in ("in", "t")}
     getattr(scheduler, name)(**arguments, now=entry["t"])
 
@@ -95,8 +99,6 @@ def _data(value: Any) -> Any:
         return {**{name: getattr(value, name) for name in names}, "rows": rows}
     if isinstance(value, Mapping):
         return [[*pair, slower] for pair, slower in sorted(value.items())]
-    if isinstance(value, Program):  # flat, as records have always had it
-        return {**asdict(value), **asdict(value.policy), "policy": value.policy.name, "name": value.name}
     return asdict(value)
 
 
@@ -105,13 +107,9 @@ def _value(kind: Any, data: Any) -> Any:
         fields = dict(data)
         rows = [Row(slot, length) for slot, length in fields.pop("rows")]
         return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
-    if kind is Program:
-        fields = dict(data)
-        policy = {name: fields.pop(name) for name in ("max_delay_ns", "reorder", "complete_wait")}
-        return built(Program, {**fields, "policy": {**policy, "name": fields["policy"]}})
     if kind == PairSlowdowns:
         return {(one, other): slower for one, other, slower in data}
-    return built(kind, data)
+    return _adapter(kind).validate_python(data)
 
 
 #: The inputs of a Scheduler.

@@ -14,7 +14,7 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Cut, Hold, Offer
 from app.scheduler.policies.adaptive import Adaptive, column_of
-from app.scheduler.policies.base import cut_rows, held
+from app.scheduler.policies.base import hold_or_cut
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, Step, Unit, WorkerSpec
 from planner.node import PROGRAM, Node
@@ -50,8 +50,7 @@ class Optimal(Adaptive):
         control = offer.state.estimates.control
         if control is None or column_of(offer, control, now) or control.serve(0, offer.ready.count):
             return super().decide(offer, now)
-        ended = held(offer, round(_PATIENCE * control.mean_ns[0]), now)
-        return ended if isinstance(ended, Hold) else cut_rows(offer, offer.ready.count, ended)
+        return hold_or_cut(offer, offer.ready.count, round(_PATIENCE * control.mean_ns[0]), now)
 
 
 def follow(scheduler: Scheduler, tables: ControlTables) -> None:

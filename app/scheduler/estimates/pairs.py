@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from app.scheduler.data import built
+from pydantic import TypeAdapter
+
 from app.scheduler.estimates.fields import fault
 
 #: (first, second) -> by what fraction of its time a unit of the first program is slowed by one of the second beside it.
@@ -29,6 +30,9 @@ class PairTime:
     alone_ms: float
     beside_ms: float
     slower: float
+
+
+_SIZES = TypeAdapter(tuple[PairTime, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def parse_pair(data: Any) -> Pair:
     """A pair from its dict. Raises ValueError for anything else."""
     try:
         extra = dict(data)
-        sizes = built(tuple[PairTime, ...], extra.pop("sizes"))
+        sizes = _SIZES.validate_python(extra.pop("sizes"))
         return Pair(extra.pop("model"), extra.pop("architecture"), sizes, extra)
     except (KeyError, TypeError, ValueError):
         raise fault("beside", "pairs as `starling profile --beside` writes them", data) from None

@@ -37,19 +37,19 @@ class Hold(NamedTuple):
     until: int | None
 
 
-def held(offer: Offer, longest: int, now: int) -> Hold | Formed:
-    """Hold rows so that others can join, or the reason to start: the oldest has waited `longest` ns, or one is due."""
-    due = offer.due(now)
-    ends = min(offer.oldest() + longest, due)
-    if now < ends:
-        return Hold(ends)
-    return Formed.DEADLINE if ends == due else Formed.HOLD_ENDED
-
-
 def cut_rows(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """A cut of so many rows, or of as many as can run."""
     rows = min(rows, offer.rows)
     return Cut(rows, rows, Formed.FULL if rows == offer.full else reason)
+
+
+def hold_or_cut(offer: Offer, rows: int, longest: int, now: int) -> Cut | Hold:
+    """Hold rows so that others can join. So many start when the oldest has waited `longest` ns, or when one is due."""
+    due = offer.due(now)
+    ends = min(offer.oldest() + longest, due)
+    if now < ends:
+        return Hold(ends)
+    return cut_rows(offer, rows, Formed.DEADLINE if ends == due else Formed.HOLD_ENDED)
 
 
 def cut_padded(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, held
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, hold_or_cut
 from app.scheduler.policies.fixed import Window
 from app.scheduler.policies.offer import Offer
 from app.scheduler.rows.estimates import Estimates
@@ -49,8 +49,7 @@ class DvaInput(Policy):
             return cut_rows(offer, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
         behind = remaining[1][full - 1] if len(remaining) > 1 else 0
         window = remaining[0][full - 1] - behind if remaining else 0
-        ended = held(offer, newest.created + window - offer.oldest(), now)
-        return ended if isinstance(ended, Hold) else cut_rows(offer, rows, ended)
+        return hold_or_cut(offer, rows, newest.created + window - offer.oldest(), now)
 
 
 class DvaOperator(Window):

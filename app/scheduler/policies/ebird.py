@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.scheduler.policies.base import Cut, Hold, Policy
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.offer import Offer
-from app.scheduler.types import DeviceSpec, Formed
+from app.scheduler.types import DeviceSpec
 
 
 class Ebird(Policy):
@@ -33,5 +33,5 @@ class Ebird(Policy):
         ready = min(offer.ready.count, offer.room + offer.ready.started)
         for capacity in offer.capacities():
             if capacity <= ready:
-                return Cut(capacity, capacity, Formed.FULL if capacity == offer.full else Formed.IDLE)
+                return cut_rows(offer, capacity)
         return Hold(None)

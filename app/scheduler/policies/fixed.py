@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.scheduler.policies.base import Cut, Hold, Policy, held
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, hold_or_cut
 from app.scheduler.policies.offer import Offer
 from app.scheduler.types import Formed
 
@@ -28,13 +28,8 @@ class Window(Policy):
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         if offer.ready.count >= offer.full:
-            rows = min(offer.rows, offer.full)
-            return Cut(rows, rows, Formed.FULL)
-        ended = held(offer, offer.state.program.policy.max_delay_ns, now)
-        if isinstance(ended, Hold):
-            return ended
-        rows = min(offer.ready.count, offer.rows)
-        return Cut(rows, rows, ended)
+            return cut_rows(offer, offer.full, Formed.FULL)
+        return hold_or_cut(offer, offer.ready.count, offer.state.program.policy.max_delay_ns, now)
 
 
 class Static(Window):

@@ -6,7 +6,7 @@ start. What it costs and gains: docs/theory/policies.md.
 
 from __future__ import annotations
 
-from app.scheduler.policies.base import Cut, Hold, Policy, held
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, hold_or_cut
 from app.scheduler.policies.offer import Offer
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.types import Formed
@@ -23,10 +23,5 @@ class Preferred(Policy):
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
         target = min(offer.ready.count if offer.stage else offer.state.estimates.preferred, offer.full)
         if offer.ready.count >= target:
-            rows = min(target, offer.rows)
-            return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.TABLE)
-        ended = held(offer, offer.state.program.policy.max_delay_ns, now)
-        if isinstance(ended, Hold):
-            return ended
-        rows = min(offer.ready.count, offer.rows)
-        return Cut(rows, rows, ended)
+            return cut_rows(offer, target, Formed.TABLE)
+        return hold_or_cut(offer, offer.ready.count, offer.state.program.policy.max_delay_ns, now)

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
+from pydantic import TypeAdapter
 from tiers import full
 
-from app.scheduler.data import built
 from app.scheduler.estimates.profile import Profile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
@@ -78,7 +78,7 @@ def test_tables_survive_the_json_of_a_record() -> None:
     valued = solve(Profile(CURVES[next(iter(CURVES))][:4]), loads=(0.3, 0.5), values=True)
     assert len(valued.values) == len(valued.inside) == 2
     for one in (tables, valued, hand_made(0.5)):
-        assert built(ControlTables, json.loads(json.dumps(asdict(one)))) == one
+        assert TypeAdapter(ControlTables).validate_python(json.loads(json.dumps(asdict(one)))) == one
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -130,7 +130,7 @@ class TestWorkers:
 
     def test_they_survive_the_json_of_a_record(self) -> None:
         tables = solve(self.PROFILE, workers=2, loads=(0.5,))
-        assert built(ControlTables, json.loads(json.dumps(asdict(tables)))) == tables
+        assert TypeAdapter(ControlTables).validate_python(json.loads(json.dumps(asdict(tables)))) == tables
 
 
 @pytest.mark.parametrize(
