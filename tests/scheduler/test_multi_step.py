@@ -65,8 +65,8 @@ class TestCells:
             served.append((unit.program, unit.rows[0].call.id))
         assert served == [(2, 2), (1, 1), (3, 3)]
 
-    def test_texts_do_not_take_turns_without_others(self) -> None:
-        """All are older than a row that comes, and all but one of them did not run last."""
+    def test_texts_take_longer_turns_without_others(self) -> None:
+        """Of 20 ms, or of 5 where a row comes. All are older than it, and all but one of them did not run last."""
         ms = 1_000_000
         cells = [
             make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
@@ -79,12 +79,19 @@ class TestCells:
             enter(scheduler, make_call(ident, program=ident, lengths=(300,), arrived=ident))
         served, now = [1], 0
         for turn in range(12):
-            now += 6 * ms
-            if turn in {2, 8}:
+            begun, text = now, unit.program != 4
+            if not text:
+                now += ms
+            elif turn in {2, 8}:
+                now += 6 * ms
                 enter(scheduler, make_call(10 + turn, program=4, arrived=now))
+            else:
+                step = scheduler.step(begun + 6 * ms)
+                assert (step.recall, step.wake_at) == ([], begun + 20 * ms)
+                now += 20 * ms
             scheduler.step(now)
-            assert unit.course.recalled == (unit.program != 4)
-            (unit,) = end(scheduler, unit, now, 3 if unit.program != 4 else 1).start
+            assert unit.course.recalled == text
+            (unit,) = end(scheduler, unit, now, max(1, (now - begun) // (2 * ms))).start
             served.append(unit.program)
         assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 3, 1, 2]
 

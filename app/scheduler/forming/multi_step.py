@@ -22,6 +22,7 @@ from app.scheduler.types import Klass, Row, Stage, Unit
 from app.scheduler.workers import Workers
 
 TURN_NS = 5_000_000  # a unit of a cell runs so long before it is another program's turn: to change costs up to 1 ms
+_CELLS_NS = 15_000_000  # and so much longer where only other cells wait, whose turns are as long
 
 
 def steps_left(row: Row, cell: Stage) -> int:
@@ -141,25 +142,31 @@ class MultiStep:
                 at_next_row.append(unit)
         return recalled, at_next_row
 
-    def _until(self, unit: Unit, waiting: Collection[tuple[Level, int]], now: int) -> Until:
+    def _until(self, unit: Unit, waiting: Collection[tuple[Level, int, bool]], now: int) -> Until:
         state, own = self._ledger.states[unit.program], self._order.level(unit.rows[0])  # in order of service
-        before = any(level < own for level, _ in waiting)
+        before = any(level < own for level, *_ in waiting)
         if before or (unit.klass is Klass.BEST_EFFORT and self._share.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
-        if cell and any(level == own and program != unit.program for level, program in waiting):
-            if unit.course.turn_ends <= now:
+        others = [at_cell for level, program, at_cell in waiting if level == own and program != unit.program]
+        if cell and others:
+            ends = unit.course.turn_ends + (_CELLS_NS if all(others) else 0)
+            if ends <= now:
                 return Until.NOW
-            self.wake_at = earlier(self.wake_at, unit.course.turn_ends)
+            self.wake_at = earlier(self.wake_at, ends)
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
         return until(unit, state, self._policies[unit.program], ready, self._room(unit.program, unit.klass))
 
-    def _waiting(self) -> list[tuple[Level, int]]:
-        """The level and program of each set's first row, if there is room for it: the end of a unit makes none."""
+    def _waiting(self) -> list[tuple[Level, int, bool]]:
+        """The level and program of each set's first row, if there is room for it: the end of a unit makes none; and
+        whether it waits at a cell.
+        """
+        states = self._ledger.states
         return [
-            (self._order.level(row), ready.key[0])
+            (self._order.level(row), program, states[program].program.stages[stage].repeats)
             for ready in self._ledger.ready.nonempty
-            for row in ready.first(1, self._room(ready.key[0], ready.klass))
+            for program, stage, _ in [ready.key]
+            for row in ready.first(1, self._room(program, ready.klass))
         ]
 
     def _room(self, program: int, klass: Klass) -> int:
