@@ -43,7 +43,7 @@ _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/soc
 #: If the event loop has not ticked for so long, some code holds the interpreter lock for ever, and the process ends:
 #: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
 _STANDSTILL_S = 60
-_LAST_ANSWERS_S = 4  # for the last answers to be written, after the drain limit; then what is left is cut
+_LAST_ANSWERS_S = 2  # after the drain limit, for the last answers to be written; ending busy workers takes as long
 #: For a client's part of a TLS handshake. Until then nothing counts the connection, and asyncio's 60 s are so long that
 #: clients which send nothing take all files that may be open, and probes are not accepted.
 _HANDSHAKE_S = 10
