@@ -19,7 +19,6 @@ import torch
 
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.cpu.staged import StagedExecutor
 from app.engine.device import Completion, Report
 from app.engine.executor import WHOLE, Executor, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
@@ -218,7 +217,7 @@ class TimedExecutor(CpuExecutor):
         return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
 
 
-class TimedStages(TimedExecutor, StagedExecutor):
+class TimedStages(TimedExecutor):
     """The same of a model in stages: each of them takes that time."""
 
     def run(self, job: Job, stop: Stop) -> Iterator[Ran]:

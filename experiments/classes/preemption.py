@@ -26,7 +26,6 @@ from app import process
 from app.contract import Array, Klass, Model, ModelCall, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.cpu.staged import StagedExecutor
 from app.engine.engine import Engine
 from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Pool
@@ -95,14 +94,6 @@ class _Noting(CpuExecutor):
             yield ran
 
 
-class _NotingWhole(_Noting):
-    pass
-
-
-class _NotingStages(_Noting, StagedExecutor):
-    pass
-
-
 class NotingDevice(CpuDevice):
     """One worker of one thread, which notes what it does."""
 
@@ -111,8 +102,7 @@ class NotingDevice(CpuDevice):
         self.notes = Notes()
 
     def open(self, model: Model, slots: int) -> Executor:
-        kind = _NotingStages if model.stages else _NotingWhole
-        executor = kind(place(model, AS_LOADED), Pool(model.info.client_inputs, slots))
+        executor = _Noting(place(model, AS_LOADED), Pool(model.info.client_inputs, slots))
         executor.notes = self.notes
         return executor
 

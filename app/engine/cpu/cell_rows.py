@@ -1,9 +1,8 @@
 """The memory of a recurrent model's rows between two units: their inputs, their state and their outputs so far.
 
-The state is kept as `Activations` keeps tensors between stages, the rest in `StepSlabs`. A row takes a place in the
-slabs when it begins and gives it back when it ends. The last place given back is used first, so that few pages are ever
-written: the system assigns memory only to those. Rows longer than a slab, or for which no place is free, have memory of
-their own.
+Inputs and outputs are in `StepSlabs`. A row takes a place there when it begins and gives it back when it ends. The last
+place given back is used first, so that few pages are ever written: the system assigns memory only to those. Rows longer
+than a slab, or for which no place is free, have memory of their own.
 """
 
 from __future__ import annotations
@@ -14,38 +13,38 @@ from dataclasses import dataclass
 
 import torch
 
-from app.engine.activations import Activations, Passed
 from app.engine.kept import Kept
 from app.engine.pool import Slots, pageable
 from app.engine.step_slabs import FirstStep, StepSlabs
-from app.engine.tensors import indices
+from app.engine.tensors import indices, neighbours
+from app.models.recurrent.recurrent import State
 
-_STATE = -1  # in place of the stage that passes it on
 _SLAB_BYTES = 1 << 30  # of address space; only written pages take memory
 
 
 @dataclass(slots=True, eq=False)
 class CellRow:
-    """A row that has begun: `done` of at most `limit` steps, in a place of some slabs."""
+    """A row that has begun: `done` of at most `limit` steps, in a place of some slabs.
+
+    Its state is at `position` of `state`, that of all rows of its last step.
+    """
 
     limit: int
     slabs: StepSlabs
     place: int
     done: int = 0
+    state: State = ()
+    position: int = 0
 
 
 class CellRows(Kept[CellRow]):
-    """Of one placed model."""
+    """Of one placed model. `places`: the most rows in slabs that they share; none if steps are unbounded.
 
-    def __init__(self) -> None:
+    `first`: of some row, for shapes and types.
+    """
+
+    def __init__(self, places: int, first: FirstStep) -> None:
         super().__init__()
-        self._states = Activations()
-        self._free: list[int] = []
-        self._first: FirstStep
-        self._slabs: StepSlabs  # that rows share
-
-    def reserve(self, places: int, first: FirstStep) -> None:
-        """Allocate slabs. Called before serving. Rows without a most number of steps have memory of their own."""
         self._first = first
         row = first.longest * first.step_bytes
         places = min(places, _SLAB_BYTES // row) if row else 0
@@ -56,9 +55,12 @@ class CellRows(Kept[CellRow]):
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that have begun."""
-        return sum(row.slabs.row_bytes for row in list(self._rows.values())) + self._states.nbytes
+        rows = list(self._rows.values())
+        states = {id(row.state): row.state for row in rows}
+        taken = sum(value.nbytes for state in states.values() for value in state)
+        return taken + sum(row.slabs.row_bytes for row in rows)
 
-    def begin(self, slots: Slots, x: torch.Tensor | None, state: Sequence[torch.Tensor], limits: Sequence[int]) -> None:
+    def begin(self, slots: Slots, x: torch.Tensor | None, state: State, limits: Sequence[int]) -> None:
         """Begin rows: store their inputs `x` [rows, length, ...], if any, and their first state. If this raises, no row
         has begun and no place is taken."""
         rows = [self._placed(limit) for limit in limits]
@@ -69,7 +71,7 @@ class CellRows(Kept[CellRow]):
             for row in rows:
                 self._left(row)
             raise
-        self.keep_state(slots, range(len(rows)), tuple(state))
+        self.keep_state(rows, range(len(rows)), state)
         self.join(slots, rows)
         own = max((row.slabs.row_bytes for row in rows if row.slabs is not self._slabs), default=0)
         self.row_bytes = max(self.row_bytes, own and 2 * (own + sum(value.nbytes for value in state) // len(rows)))
@@ -93,14 +95,16 @@ class CellRows(Kept[CellRow]):
         """Whether all of these rows are in the slabs that rows share."""
         return all(row.slabs is self._slabs for row in rows)
 
-    def keep_state(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
+    def keep_state(self, rows: Sequence[CellRow], positions: Sequence[int], state: State) -> None:
         """Keep the state of these rows between two steps: they are at `positions` of `state`."""
-        self._states.commit(slots, Passed(_STATE, state, {}, ()), positions)
+        for row, position in zip(rows, positions, strict=True):
+            row.state, row.position = state, position
 
-    def state(self, slots: Slots) -> tuple[torch.Tensor, ...]:
+    def state(self, rows: Sequence[CellRow]) -> State:
         """A copy of the state of these rows: a cell may write into it, and the unit may have to run again."""
-        state, own = self._states.gather(slots, _STATE + 1, {})
-        return tuple(state if own else (value.clone() for value in state))
+        runs = neighbours([(row.state, row.position) for row in rows])
+        count = range(len(rows[0].state))
+        return tuple(torch.cat([state[number][first:end] for state, first, end in runs]) for number in count)
 
     def steps_at(self, rows: Sequence[CellRow]) -> torch.Tensor | None:
         """The index of each row's next step in the shared slabs; None if a row has memory of its own."""
@@ -141,10 +145,6 @@ class CellRows(Kept[CellRow]):
         for into, row, length in zip(batch, rows, lengths, strict=True):
             into[:length] = row.slabs.ys[output][row.place, :length]
         return batch
-
-    def release(self, slots: Slots) -> None:
-        super().release(slots)
-        self._states.release(slots)
 
     def _left(self, row: CellRow) -> None:
         if row.slabs is self._slabs:

@@ -7,15 +7,15 @@ later, so that they leave together.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
-from app.engine.cpu.segments import SegmentExecutor, since
-from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Steps, Stop
+from app.engine.cpu.executor import CpuExecutor, since
+from app.engine.executor import NO_BOUND, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.step_slabs import FirstStep
 from app.engine.tensors import indices, padded
@@ -26,18 +26,20 @@ _BEST_EFFORT = Klass.BEST_EFFORT
 
 
 class _Leaving(NamedTuple):
-    """Rows that ended after `steps` steps of a unit: their positions in it, and what their last step made of them."""
+    """Rows that have ended with a step of a unit: their positions in it, and what the step made of them."""
 
     rows: list[int]
     ys: list[torch.Tensor]
     state: list[torch.Tensor]
-    steps: int
 
 
-class CellExecutor(SegmentExecutor):
-    """For a model whose `call` is a CellModel."""
+class CellExecutor(CpuExecutor):
+    """For a model whose `call` is a CellModel.
 
-    activations: CellRows
+    If the cell has raised on every row that it was tried with, nothing is known of its steps: rows run whole.
+    """
+
+    rows: CellRows
 
     def __init__(self, model: Model, pool: Pool, slots: int) -> None:
         super().__init__(model, pool)
@@ -45,22 +47,15 @@ class CellExecutor(SegmentExecutor):
         self.cell = model.call
         self._slots = slots
         self.varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
-        self.activations = CellRows()
-        self.steps: Steps | None = None
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
         if self.steps is None:
-            inputs, keywords, *_ = self.batch(list(slots[:1]))
+            inputs, keywords, *_ = self.batch(padded(slots[:1], 2))  # one row would be the slot, not a copy
             first = FirstStep.of(self.cell, inputs, keywords)
-            self.activations.reserve(self._slots, first)
+            self.activations = self.rows = CellRows(self._slots, first)
             self.steps = first.steps
         return super().trial(slots, size)
-
-    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
-        """As SegmentExecutor. If the cell has raised on every row that it was tried with, rows run whole: nothing is
-        known of their steps, and the scheduler counts none."""
-        return super().run(job if self.steps is not None else job._replace(stage=WHOLE), stop)
 
     def whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
@@ -73,18 +68,25 @@ class CellExecutor(SegmentExecutor):
         return Ran(outputs, *since(begin, gathered, inferred), step_ns=step_ns, lengths=own)
 
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
-        begin = time.perf_counter_ns()
-        new = self.activations.missing(slots)
+        begin, bound = time.perf_counter_ns(), NO_BOUND
+        new = self.rows.missing(slots)
         if new:
             inputs, keywords, *_ = self.batch(new)
             begun = self.cell.begin(inputs, **keywords)
-            self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun))
-        unit = _CellSteps(self, slots, most, job.klass is _BEST_EFFORT, stop)
-        gathered = time.perf_counter_ns()
-        unit.make()
-        inferred = time.perf_counter_ns()
+            self.rows.begin(new, begun.x, begun.state, self.cell.limits(begun))
+        while True:
+            unit = _CellSteps(self, slots, most, bound, job.klass is _BEST_EFFORT, stop)
+            gathered = time.perf_counter_ns()
+            try:
+                unit.make()
+                inferred = time.perf_counter_ns()
+                ended, outputs, lengths = unit.end()
+                break
+            except Exception:  # again without the step that failed, or the last one with which rows ended
+                bound = unit.safe
+                if not bound:
+                    raise
         step_ns = (inferred - gathered) // unit.made
-        ended, outputs, lengths = unit.end()
         parts = since(begin, gathered, inferred)
         return Ran(
             outputs, *parts, stages_ns=parts[1:2], step_ns=step_ns, steps=unit.made, ended=tuple(ended), lengths=lengths
@@ -92,48 +94,28 @@ class CellExecutor(SegmentExecutor):
 
 
 class _CellSteps:
-    """Rows that have begun. Their kept state does not change before `end`: to undo steps, they are made again."""
+    """Rows that have begun make steps together, at most `bound`. What is kept of them only changes in `end`, so that
+    they can make the same steps again.
 
-    def __init__(self, executor: CellExecutor, slots: Slots, most: int, hurried: bool, stop: Stop) -> None:
-        self._executor = executor
-        self._cell = executor.cell
-        self._kept = executor.activations
-        self._slots = slots
-        self._stop = stop
-        self._hurried = hurried  # few steps at once, because a real-time unit may be waiting
+    `made`: steps so far; `safe`: how many will not fail. `hurried`: few steps at once, because a real-time unit may be
+    waiting.
+    """
+
+    def __init__(self, executor: CellExecutor, slots: Slots, most: int, bound: int, hurried: bool, stop: Stop) -> None:
+        self._executor, self._cell, self._kept = executor, executor.cell, executor.rows
+        self._slots, self._stop, self._bound, self._hurried = slots, stop, bound, hurried
         self._rows = self._kept.of(slots)
-        self._most = min(most, *(row.limit - row.done for row in self._rows))
-        self._strides = True  # make several steps in one call of the cell if it can
-        self._again()
-
-    def _again(self) -> None:
-        """Begin with the state that is kept."""
-        self._state = self._kept.state(self._slots)
-        self.made = 0
+        self._most = min(most, bound, *(row.limit - row.done for row in self._rows))
+        self._state = self._kept.state(self._rows)
+        self.made = self.safe = 0
         self._leaving: list[_Leaving] = []
         self._staying = list(range(len(self._rows)))  # positions of the rows that have not ended
         self._places: Sequence[int] = self._staying  # and their positions in the last step
         self._last: CellStep
 
     def make(self) -> None:
-        """Make steps until a row ends or the unit is stopped; those before one that fails."""
-        bound = NO_BOUND
-        while True:
-            try:
-                self._make(bound)
-                break
-            except Exception:
-                if self.made:
-                    bound = self.made
-                elif self._strides and self._most > 1:
-                    self._strides = False  # the failing step may be a later one of several made at once
-                else:
-                    raise
-                self._again()
-
-    def _make(self, bound: int) -> None:
-        """Make steps, at most `bound`, until some of the rows end, or several groups of them if they wait."""
-        rows, until, latest = self._rows, min(self._most, bound), bound
+        """Make steps until some of the rows end, or several groups of them if they wait, or the unit is stopped."""
+        rows, until, latest = self._rows, self._most, self._bound
         while True:
             going = [rows[place] for place in self._staying]
             self._until(going, until)
@@ -163,7 +145,7 @@ class _CellSteps:
             return value[first : first + 1] if index is None else value.index_select(0, index)
 
         ys = [chosen(y[-1]) for place, y in enumerate(last.ys) if not self._cell.keeps(place)]
-        return _Leaving([self._staying[at] for at in places], ys, list(map(chosen, last.state)), self.made)
+        return _Leaving([self._staying[at] for at in places], ys, list(map(chosen, last.state)))
 
     def _may_wait(self, last: CellStep) -> bool:
         """Whether rows that have ended may wait for others: nobody waits for the unit, and their ends are known."""
@@ -178,10 +160,11 @@ class _CellSteps:
         at = kept.steps_at(rows)
         if at is not None:
             at += self.made
-        strides = self._strides and kept.reads
         while True:
-            left = most - self.made
-            steps = min(left, cell.longest_stride(len(rows), NO_BOUND if self._hurried else left)) if strides else 1
+            left, steps = most - self.made, 1
+            if kept.reads:
+                steps = min(left, cell.longest_stride(len(rows), NO_BOUND if self._hurried else left))
+            self.safe = self.made or int(steps > 1)
             stepped = cell.stride(kept.read(rows, at, self.made, steps), self._state)
             self._state = stepped.state
             for place, y in enumerate(stepped.ys):
@@ -197,26 +180,19 @@ class _CellSteps:
                 at += steps
 
     def end(self) -> tuple[list[int], list[Array], Array | None]:
-        while True:
-            try:
-                outputs, lengths = self._outputs() if self._leaving else ([], None)
-                break
-            except Exception:  # again without the rows that end later, then without any that end
-                first = self._leaving[0].steps
-                bound = first if first < self.made else first - 1
-                if not bound:
-                    raise
-                self._again()
-                self._make(bound)
-        self._kept.keep_state([self._slots[place] for place in self._staying], self._places, self._last.state)
+        """Keep what has become of the rows. Returns the positions of those that have ended, their outputs, and
+        Ran.lengths."""
+        self.safe = self.made - 1
+        ended = [place for leaving in self._leaving for place in leaving.rows]
+        outputs, lengths = self._outputs(ended) if ended else ([], None)
+        self._kept.keep_state([self._rows[place] for place in self._staying], self._places, self._last.state)
         for row in self._rows:
             row.done = min(row.done + self.made, row.limit)
-        return [place for leaving in self._leaving for place in leaving.rows], outputs, lengths
+        return ended, outputs, lengths
 
-    def _outputs(self) -> tuple[list[Array], Array | None]:
-        """The outputs of rows that have ended, and Ran.lengths."""
+    def _outputs(self, ended: Sequence[int]) -> tuple[list[Array], Array | None]:
+        """The outputs of the rows at these positions, and Ran.lengths."""
         parts, cell = self._leaving, self._cell
-        ended = [place for leaving in parts for place in leaving.rows]
         over = [self._rows[place] for place in ended]
         made = [min(row.done + self.made, row.limit) for row in over]
         last = map(_joined, zip(*(part.ys for part in parts), strict=True))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from app.contract import Array, Model
-from app.engine.cpu.segments import SegmentExecutor, since
+from app.engine.cpu.executor import CpuExecutor, since
 from app.engine.cpu.text_rows import Reading, TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
@@ -20,7 +20,7 @@ from app.models.decoders.texts import TOKENS, Text, TextDecoder
 from app.scheduler import prefill
 
 
-class DecodingExecutor(SegmentExecutor):
+class DecodingExecutor(CpuExecutor):
     """For a model whose `call` is a TextDecoder. One thread runs it at a time."""
 
     activations: TextRows

@@ -201,7 +201,7 @@ class StreamExecutor(Executor):
         if stage == self.last:
             return self.outputs(result, size, longest)
         results = passed_on(result, stage, size)
-        self.kept.learn(stage, results, longest, ())
+        self.kept.learn(stage, results, longest)
         return list(results)
 
     def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:

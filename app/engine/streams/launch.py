@@ -20,7 +20,6 @@ from app.engine.pool import Slots
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
-from app.engine.tensors import neighbours
 from app.models.base import copied
 
 
@@ -140,7 +139,7 @@ class Launch:
         if self.stage == self.executor.last:
             self.outputs = left
         else:
-            self.passed = Passed(self.stage, tuple(left), self.longest, ())
+            self.passed = Passed(self.stage, tuple(left))
 
     def _gathered(self) -> Sequence[torch.Tensor]:
         """What the stage before has left for these rows, in the memory that its graph reads if it has one."""
@@ -153,7 +152,7 @@ class Launch:
             self.places = list(zip(repeat(self.before.passed), rows))
         places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
         inputs = None if self.piece is None else self.piece.inputs
-        return self.executor.kept.joined(neighbours(places), self.stage, self.longest, inputs)
+        return self.executor.kept.gather(places, self.stage, self.longest, inputs)
 
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.piece is not None:
@@ -194,7 +193,7 @@ class Launch:
     def commit(self) -> None:
         """It has ended well, and so have the steps before it: keep its result for its rows."""
         if self.passed is not None:
-            self.executor.kept.commit(self.slots, self.passed, range(len(self.slots)))
+            self.executor.kept.commit(self.slots, self.passed)
 
     def end(self) -> None:
         """Release its memory, after its out-event has fired and its results have been copied."""

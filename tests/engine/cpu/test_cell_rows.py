@@ -20,8 +20,7 @@ def first_step(x: torch.Tensor, every: dict[int, torch.Tensor], longest: int) ->
 
 def begun(places: int, steps: int = 6) -> CellRows:
     """Rows of 6, 5, 4 and 3 steps in slots 10 to 13."""
-    rows = CellRows()
-    rows.reserve(places, first_step(X[:, 0], {1: X[:, 0]}, steps))
+    rows = CellRows(places, first_step(X[:, 0], {1: X[:, 0]}, steps))
     rows.begin([10, 11, 12, 13], X, STATE, [6, 5, 4, 3])
     return rows
 
@@ -63,8 +62,7 @@ def test_what_is_written_is_found_and_nothing_else(places: int, steps: int, at_o
 
 
 def test_a_slab_is_no_larger_than_its_bound() -> None:
-    rows = CellRows()
-    rows.reserve(1 << 20, first_step(torch.zeros(1, 1 << 10), {}, 1 << 12))
+    rows = CellRows(1 << 20, first_step(torch.zeros(1, 1 << 10), {}, 1 << 12))
     rows.begin([0], torch.zeros(1, 3, 1 << 10), (torch.zeros(1, 1),), [3])
     assert rows.of([0])[0].slabs is rows._slabs
     assert rows._slabs.x is not None

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from app.contract import DATATYPES, UNBOUNDED, Array, Model
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.cpu.staged import StagedExecutor
 from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
 from app.errors import ConfigError
@@ -25,8 +24,7 @@ NUMERIC = [*FIXED, "BF16"]
 
 
 def make(model: Model) -> CpuExecutor:
-    kind = StagedExecutor if model.stages else CpuExecutor
-    return kind(model, Pool(model.info.client_inputs, 8))
+    return CpuExecutor(model, Pool(model.info.client_inputs, 8))
 
 
 def filled(model: Model) -> CpuExecutor:
