@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from app.engine.streams.graphs import WorkerGraphs
+from app.engine.streams.worker_memory import WorkerMemory
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
@@ -155,7 +155,7 @@ class FakeRuntime(_StandIn):
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
         assert not gc.isenabled(), "the collector might free memory of the device"
-        assert WorkerGraphs.lock.locked(), "another capture may begin, or a graph be destroyed"
+        assert WorkerMemory.lock.locked(), "another capture may begin, or a graph be destroyed"
         self.captures += 1
         try:
             again, outputs = held(work)

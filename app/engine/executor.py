@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from app.contract import Array, Model, TensorSpec
+from app.engine.activations import Activations
 from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
@@ -20,6 +21,8 @@ from app.scheduler.types import Klass, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # as a stage: run all stages, one after another
+#: Of the rows of a batch: their lengths along each variable axis, and the longest of them.
+Lengths = tuple[Mapping[str, Array], Mapping[str, int]]
 TRIED_TOKENS = 8  # the most tokens that a text gets in a batch run WHOLE: later steps would show nothing new
 
 
@@ -30,7 +33,7 @@ class Ran:
 
     `overlapped`: inputs and outputs were copied while the worker could compute other batches. `steps`: the stages, or
     steps of a cell, that ran. There are no outputs if another stage follows. `stages_ns`: the time of each stage that
-    ran; of a recurrent model, of all steps together. `step_ns`: the time of one step of a model run by its cell, 0 if
+    ran, of a model in stages. `step_ns`: the time of one step of a model run by its cell, 0 if
     rows only read their prompts; None for other models. `ended`: of such a model, the positions of rows that have
     ended; only these have outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with
     outputs]: their lengths along axes that only outputs have; None if there are none.
@@ -62,17 +65,13 @@ class Ran:
             times = self.stages_ns if self.overlapped else tuple(map(sum, self.stage_parts))
         return Outcome(unit_id, None, self.busy_ns, self.ended, self.steps, times)
 
-    def left_of(self, slots: Slots) -> list[int]:
-        """The slots of the batch's rows that have not ended. `slots`: of all."""
-        return [slot for position, slot in enumerate(slots) if position not in self.ended]
-
     @property
     def stage_parts(self) -> list[tuple[int, int, int]]:
         """(input, model, output) nanoseconds of each stage: inputs count for the first, outputs for the last."""
-        last = len(self.stages_ns) - 1
+        stages = self.stages_ns or (self.infer_ns,)
         return [
-            (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
-            for number, ns in enumerate(self.stages_ns)
+            (0 if number else self.input_ns, ns, self.output_ns if number == len(stages) - 1 else 0)
+            for number, ns in enumerate(stages)
         ]
 
     @property
@@ -156,7 +155,20 @@ class Executor:
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model
         self.pool = pool
+        self.calls = model.stages.calls or (model.call,)
+        self.last = len(self.calls) - 1  # stage
+        if model.stages:
+            self.activations = self.passed = Activations()
         self.seeds = SeedWatch()
+
+    def lengths_of(self, rows: Slots) -> Lengths:
+        """Each row's length along each variable axis, and the longest of them."""
+        if len(rows) == 1:
+            (row,) = rows
+            alone = {axis: values[row : row + 1] for axis, values in self.pool.lengths.items()}
+            return alone, {axis: int(values[0]) for axis, values in alone.items()}
+        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
+        return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
     def keywords(self, rows: Sequence[int]) -> dict[str, Any]:
         """The keyword arguments of a model that takes parameters: copies, as rows of a call have the same object."""

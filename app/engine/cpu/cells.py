@@ -88,9 +88,7 @@ class CellExecutor(CpuExecutor):
                     raise
         step_ns = (inferred - gathered) // unit.made
         parts = since(begin, gathered, inferred)
-        return Ran(
-            outputs, *parts, stages_ns=parts[1:2], step_ns=step_ns, steps=unit.made, ended=tuple(ended), lengths=lengths
-        )
+        return Ran(outputs, *parts, step_ns=step_ns, steps=unit.made, ended=tuple(ended), lengths=lengths)
 
 
 class _CellSteps:

@@ -78,10 +78,8 @@ class DecodingExecutor(CpuExecutor):
         for row in over:
             rows.places.leave(row)
         parts = since(begin, gathered, inferred)
-        return Ran(
-            outputs, *parts, stages_ns=parts[1:2], step_ns=sum(times) // max(1, len(times)), steps=made,
-            ended=tuple(ended),
-        )  # fmt: skip
+        step_ns = sum(times) // max(1, len(times))
+        return Ran(outputs, *parts, step_ns=step_ns, steps=made, ended=tuple(ended))
 
     def answers_of(self, texts: Sequence[Text]) -> list[Array]:
         return list(self._call.answers(texts)) if texts else []

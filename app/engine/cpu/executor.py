@@ -15,17 +15,15 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Activations, Passed
+from app.engine.activations import Passed
 from app.engine.device import Completion, failed, fault_of
-from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Ran, Stop, gather_rows
+from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Lengths, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.base import copied, returned
 from app.models.process_state import ProcessState
 from app.models.stages.staged import passed_on
 
-#: Of the rows of a batch: their lengths along each variable axis, and the longest of them.
-Lengths = tuple[Mapping[str, Array], Mapping[str, int]]
 _NO_LENGTHS: dict[str, Any] = {}
 
 
@@ -49,8 +47,6 @@ class CpuExecutor(Executor):
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
         self._stages = range(len(model.stages))
-        if model.stages:
-            self.activations = self.passed = Activations()
         self._in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         specs = model.info.returned
@@ -140,7 +136,7 @@ class CpuExecutor(Executor):
             try:
                 arguments = parts.arguments(stage, passed if stage else inputs, given)
                 copies = [argument.clone() for argument in arguments]
-                result = parts.calls[stage](*copies, **({} if stage else keywords))
+                result = self.calls[stage](*copies, **({} if stage else keywords))
             except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
                 if not times or stop is None:
                     raise
@@ -149,12 +145,12 @@ class CpuExecutor(Executor):
             last = stage
             if stop is not None:
                 stop.made = len(times)
-            if stage < self._stages[-1]:
+            if stage < self.last:
                 passed = passed_on(result, stage, len(rows))
                 self.passed.learn(stage, passed, longest)
         inferred = time.perf_counter_ns()
         outputs: list[Array] = []
-        if last == self._stages[-1]:
+        if last == self.last:
             outputs = self.scatter(result, len(slots), len(rows), longest)
         else:
             self.passed.commit(slots, Passed(last, tuple(tensor.clone() for tensor in passed)))
@@ -163,15 +159,6 @@ class CpuExecutor(Executor):
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
         return self.whole(slots, size)
-
-    def lengths_of(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
-        """Each row's length along each variable axis, and the longest of them."""
-        if len(rows) == 1:
-            (row,) = rows
-            alone = {axis: values[row : row + 1] for axis, values in self.pool.lengths.items()}
-            return alone, {axis: int(values[0]) for axis, values in alone.items()}
-        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
-        return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
     def batch(
         self, rows: Slots, known: Lengths | None = None

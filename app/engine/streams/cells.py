@@ -82,7 +82,7 @@ class CellStreamExecutor(StreamExecutor):
             return
         index, row = self.memories[0].index, slots[:1]
         self.put_index(index, row, 1)
-        first = FirstStep.of(self.cell, self.gather(index, row, 1, self.longest(row)), self.keywords(row))
+        first = FirstStep.of(self.cell, self.gather(index, row, 1, self.lengths_of(row)[1]), self.keywords(row))
         self.slabs = CellSlabs(self._slots, first, self.runtime.empty)
         self.flags = first.stepped.ended is not None
         self.activations, self.rows.place_bytes = self.rows, self.slabs.row_bytes
@@ -133,7 +133,7 @@ class CellStreamExecutor(StreamExecutor):
 
     def begin(self, index: torch.Tensor, slots: Slots) -> None:
         """These rows, the first of the index, begin: write their inputs and their first state to their places."""
-        inputs = self.gather(index, slots, len(slots), self.longest(slots))
+        inputs = self.gather(index, slots, len(slots), self.lengths_of(slots)[1])
         begun = self.cell.begin(inputs, **self.keywords(slots))
         slabs, places = self.slabs, index[0, : len(slots)]
         if begun.x is not None:
@@ -165,7 +165,7 @@ class CellStreamExecutor(StreamExecutor):
 
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
         """The outputs of these rows, which have ended after `made` steps each. `write_ends` has written the index."""
-        return self.outputs(self._finish(index, len(slots), max(made)), len(slots), self.longest(slots))
+        return self.outputs(self._finish(index, len(slots), max(made)), len(slots), self.lengths_of(slots)[1])
 
     def _finish(self, index: torch.Tensor, rows: int, steps: int) -> list[torch.Tensor]:
         slabs, (places, states, lengths) = self.slabs, index[self._first + _END :, :rows]

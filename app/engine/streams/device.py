@@ -168,10 +168,9 @@ class StreamDevice:
     def _release(self, executor: StreamExecutor, event: Any) -> None:
         self.runtime.synchronize(event)
         for worker, memory in zip(self.workers, executor.memories, strict=True):
-            graphs, memory.graphs = memory.graphs, None
-            if graphs is not None:
-                graphs.clear()  # before the stream can be used again
-                self._streams.give_back(worker.spec.priority, graphs.stream)
+            if memory.stream is not None:
+                memory.clear()  # before the stream can be used again
+                self._streams.give_back(worker.spec.priority, memory.stream)
 
     def dead(self) -> str | None:
         """Why the device can do no more work, or None."""

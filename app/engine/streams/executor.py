@@ -9,102 +9,24 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Activations
 from app.engine.executor import Executor, gather_rows
-from app.engine.kept import Kept
 from app.engine.pool import Slots
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
-from app.engine.streams.graphs import Shape, WorkerGraphs, lengths_of, sizes_of, variable_axis
+from app.engine.streams.graphs import Shape, lengths_of, sizes_of, variable_axis
+from app.engine.streams.worker_memory import WorkerMemory
 from app.engine.tensors import padded
 from app.models.base import TORCH_DTYPES, returned, wrong_type
 from app.models.stages.staged import passed_on
 
 Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
-_RESERVED = 64 << 20  # bytes of pinned memory for results, of one worker and model
-
-
-class StepBuffers:
-    """Pinned memory and events of one step, reused by another after it has ended.
-
-    They are not freed in between: torch's search for free pinned memory stops at the first block of the process whose
-    copy is not over, and then asks the driver for more.
-    """
-
-    def __init__(self, runtime: CudaRuntime, shape: Sequence[int]) -> None:
-        """`shape`: of the index. Raises if pinned memory runs out."""
-        self._runtime = runtime
-        self._results: dict[int, torch.Tensor] = {}
-        self.index = runtime.pinned(tuple(shape), torch.int64)
-        self.events = [runtime.event(timed=True) for _ in range(3)]
-
-    def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
-        """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
-        memory = self.memory(number, value.nbytes)
-        return memory[: value.nbytes].view(value.dtype).view(value.shape)
-
-    def memory(self, number: int, nbytes: int) -> torch.Tensor:
-        """At least as many bytes for an output."""
-        memory = self._results.get(number)
-        if memory is None or memory.numel() < nbytes:
-            size = 1 << max(9, (nbytes - 1).bit_length())
-            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
-        return memory
-
-    @property
-    def nbytes(self) -> Counter[int]:
-        """Bytes that it has for each output."""
-        return Counter({number: memory.numel() for number, memory in self._results.items()})
-
-
-class WorkerMemory:
-    """The memory of one worker for one model. `graphs`: None if it has none."""
-
-    def __init__(self, index: torch.Tensor, graphs: WorkerGraphs | None, runtime: CudaRuntime) -> None:
-        self.index = index  # on the device; graphs read this very tensor, so it is never replaced
-        self.graphs = graphs
-        self._runtime = runtime
-        self._made = 0
-        self.spare: deque[StepBuffers] = deque()  # those of ended steps; launchers take them, completers give them back
-
-    def take(self) -> StepBuffers:
-        """Buffers for a step. Raises if pinned memory runs out."""
-        with suppress(IndexError):
-            return self.spare.pop()
-        self._made += 1
-        return StepBuffers(self._runtime, self.index.shape)
-
-    def reserve(self, steps: int) -> None:
-        """Have buffers for so many steps at once, with memory for results as large as any so far.
-
-        A launcher that allocates pinned memory waits for the driver, and so does its worker. Only results that take
-        more than `_RESERVED` in all steps together are left to the launchers.
-        """
-        while self._made < steps:
-            self._made += 1
-            self.spare.append(StepBuffers(self._runtime, self.index.shape))
-        spare = list(self.spare)
-        most: Counter[int] = Counter()
-        for buffers in spare:
-            most |= buffers.nbytes  # the larger of each
-        if most.total() * steps <= _RESERVED:
-            for buffers in spare:
-                for number, size in most.items():
-                    buffers.memory(number, size)
-
-    @property
-    def largest(self) -> int:
-        """Rows of the largest batch that this worker runs."""
-        return self.index.shape[1]
 
 
 class StreamExecutor(Executor):
@@ -117,10 +39,6 @@ class StreamExecutor(Executor):
     def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool) -> None:
         super().__init__(model, pool)
         self.runtime = runtime
-        self.calls = model.stages.calls or (model.call,)
-        self.last = len(self.calls) - 1
-        self.kept = Activations()  # of a model that has stages
-        self.activations: Kept[Any] | None = self.kept if model.stages else None
         #: Names of the variable axes, in the order of the rows of a unit's index.
         self.axes = sorted(pool.lengths)
         self.padded_axis = variable_axis(model)  # along which graphs pad
@@ -148,14 +66,12 @@ class StreamExecutor(Executor):
 
     def shape(self, worker: int, size: int, longest: Longest) -> Shape | None:
         """The shape of the worker's graph for a batch of `size` rows with these lengths; None if it has none."""
-        graphs = self.memories[worker].graphs
-        if graphs is None:
-            return None
+        memory = self.memories[worker]
         if self.padded_axis is None:
-            return graphs.find(size, 0, 0)
+            return memory.find(size, 0, 0)
         length, ends = longest[self.padded_axis[0]], self.model.info.batching.length_buckets
         at = bisect_left(ends, length)
-        return graphs.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
+        return memory.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
     def padded_to(self, shape: Shape, longest: Longest) -> Mapping[str, int]:
         """The lengths of a batch that is padded to the length of a graph."""
@@ -201,7 +117,7 @@ class StreamExecutor(Executor):
         if stage == self.last:
             return self.outputs(result, size, longest)
         results = passed_on(result, stage, size)
-        self.kept.learn(stage, results, longest)
+        self.passed.learn(stage, results, longest)
         return list(results)
 
     def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:
@@ -234,10 +150,6 @@ class StreamExecutor(Executor):
         index.copy_(table)
 
     # on the host
-
-    def longest(self, slots: Slots) -> dict[str, int]:
-        """The length of the longest row along each variable axis."""
-        return {axis: int(self.pool.lengths[axis][list(slots)].max()) for axis in self.axes}
 
     def write_index(self, slots: Slots, size: int, table: Array) -> None:
         """Write the index of a batch of `size` rows, [1 + axes, largest size]: the slot of each row, then its lengths

@@ -18,8 +18,8 @@ from app.engine.activations import Passed, Place
 from app.engine.executor import WHOLE, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
+from app.engine.streams.worker_memory import StageGraph
 from app.models.base import copied
 
 
@@ -46,7 +46,7 @@ class Launch:
     ended: Sequence[int] = ()
     error: BaseException | None = None
     launched = False
-    piece: StageGraph | None = None  # the graph that it replays, if any
+    graph: StageGraph | None = None  # that it replays, if any
     #: Kept until the out-event has fired: the out-stream still reads this memory, which the allocator of the worker's
     #: stream would otherwise give to the next batch.
     outputs: Sequence[torch.Tensor] = ()
@@ -69,10 +69,10 @@ class Launch:
         """Choose its graph and take its buffers. Raises if pinned memory runs out."""
         executor, worker, memory = self.executor, self.worker, self.memory
         self.begun = worker.clock()
-        self.longest = executor.longest(self.slots)
+        self.longest = executor.lengths_of(self.slots)[1]
         shape = executor.shape(worker.index, self.size, self.longest)
-        if shape is not None and memory.graphs is not None:
-            self.piece = memory.graphs.pieces[shape][self.stage]
+        if shape is not None:
+            self.graph = memory.graphs[shape][self.stage]
             self.size, self.longest = shape.size, dict(executor.padded_to(shape, self.longest))
         self.buffers = memory.take()
         #: Its rows, see `StreamExecutor.write_index`. Filled with 0, a valid slot, so that gathering more rows than the
@@ -147,17 +147,17 @@ class Launch:
             return ()
         rows = range(len(self.slots))
         if self.before is None:
-            self.places = self.executor.kept.places_of(self.slots, self.stage - 1)
+            self.places = self.executor.passed.places_of(self.slots, self.stage - 1)
         elif self.before.passed is not None:
             self.places = list(zip(repeat(self.before.passed), rows))
         places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
-        inputs = None if self.piece is None else self.piece.inputs
-        return self.executor.kept.gather(places, self.stage, self.longest, inputs)
+        inputs = None if self.graph is None else self.graph.inputs
+        return self.executor.passed.gather(places, self.stage, self.longest, inputs)
 
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if self.piece is not None:
-            self.piece.replay()
-            return self.piece.outputs
+        if self.graph is not None:
+            self.graph.replay()
+            return self.graph.outputs
         return self.executor.step(self.stage, passed, self.memory.index, self.slots, self.size, self.longest)
 
     def _copy_out(self) -> None:
@@ -193,7 +193,7 @@ class Launch:
     def commit(self) -> None:
         """It has ended well, and so have the steps before it: keep its result for its rows."""
         if self.passed is not None:
-            self.executor.kept.commit(self.slots, self.passed)
+            self.executor.passed.commit(self.slots, self.passed)
 
     def end(self) -> None:
         """Release its memory, after its out-event has fired and its results have been copied."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -23,15 +23,18 @@ from app.engine.executor import Job, Ran
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool
-from app.engine.streams.executor import StreamExecutor, WorkerMemory
-from app.engine.streams.graphs import Shape, StageGraph, WorkerGraphs
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.graphs import Shape
 from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.unit import most_steps
+from app.engine.streams.worker_memory import StageGraph, WorkerMemory
 from app.errors import ConfigError
 from app.models.base import copied
 from app.models.placement import Placement, place, warn_of_indices
 from app.scheduler.types import Fault
+
+T = TypeVar("T")
 
 log = logging.getLogger("starling.engine")
 
@@ -60,15 +63,16 @@ class Loader:
         #: Models that draw random numbers, where that and captures exclude each other.
         self._drawing: WeakSet[StreamExecutor] = WeakSet()
 
-    def perform(self, work: Callable[[], object]) -> None:
+    def perform(self, work: Callable[[], T]) -> T:
         """Run `work` on the stream and wait for it. Raises what it raises, after testing whether the device still
         works: that must be known now, not at the next request.
         """
+        results: list[T] = []
         errors: list[BaseException] = []
 
         def attempt() -> None:
             try:
-                work()
+                results.append(work())
             except BaseException as exc:
                 errors.append(exc)
 
@@ -80,6 +84,7 @@ class Loader:
                 raise error
             finally:  # else its frames, with the tensors of a batch, would form a cycle that only the collector frees
                 del error
+        return results.pop()
 
     def try_device(self) -> None:
         """Test whether the device still works, after something has failed."""
@@ -100,15 +105,14 @@ class Loader:
     def open(self, model: Model, slots: int, *, graphs: bool) -> StreamExecutor:
         """Move the model's weights and allocate its memory."""
         warn_of_indices(model)
-        placed: list[Model] = []
         with self._lock:
             try:
-                self.perform(lambda: placed.append(place(model, self._placement)))
+                placed = self.perform(partial(place, model, self._placement))
                 pool = StreamPool(model.info.client_inputs, slots, self._in_stream)
-                if stepwise(placed[0]):
-                    executor: StreamExecutor = CellStreamExecutor(placed[0], pool, self._runtime, graphs, slots)
+                if stepwise(placed):
+                    executor: StreamExecutor = CellStreamExecutor(placed, pool, self._runtime, graphs, slots)
                 else:
-                    executor = StreamExecutor(placed[0], pool, self._runtime, graphs)
+                    executor = StreamExecutor(placed, pool, self._runtime, graphs)
                 for worker in self._workers:
                     executor.memories.append(self._memory(executor, worker))
             except Exception as exc:
@@ -122,14 +126,11 @@ class Loader:
         largest = min(worker.spec.capacity, info.batching.max_batch)
         index = self._runtime.empty((executor.index_rows, largest), torch.int64)
         self.perform(index.zero_)  # 0 is a valid slot
-        if not executor.graphs:
-            return WorkerMemory(index, None, self._runtime)
-        stream = self._streams.take_unused(worker.spec.priority)
-        if stream is None:
+        stream = self._streams.take_unused(worker.spec.priority) if executor.graphs else None
+        if executor.graphs and stream is None:
             log.warning("model %s: no stream is left to capture on: it runs without graphs", info.name)
             executor.graphs = False
-            return WorkerMemory(index, None, self._runtime)
-        return WorkerMemory(index, WorkerGraphs(self._runtime.graph_pool(), stream), self._runtime)
+        return WorkerMemory(index, self._runtime, stream)
 
     # trying
 
@@ -176,7 +177,7 @@ class Loader:
         finally:
             executor.pool.renew(slots)
         worker, ran = min(zip(workers, seconds, strict=True), key=lambda one: one[1].busy_ns)
-        longest = executor.longest(slots)
+        longest = executor.lengths_of(slots)[1]
         shape = executor.shape(worker.index, size, longest)
         if executor.steps is None and (shape is None or executor.padded_to(shape, longest) == longest):
             return ran
@@ -184,13 +185,12 @@ class Loader:
 
     def _run_whole(self, executor: StreamExecutor, slots: Slots, size: int) -> list[Array]:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
-        found: list[torch.Tensor] = []
 
-        def whole() -> None:
-            *_, last = executor.whole(index, slots, size, executor.longest(slots))
-            found.extend(value[: len(slots)].cpu() for value in last)
+        def whole() -> list[torch.Tensor]:
+            *_, last = executor.whole(index, slots, size, executor.lengths_of(slots)[1])
+            return [value[: len(slots)].cpu() for value in last]
 
-        self.perform(whole)
+        found = self.perform(whole)
         return [
             copied(value, spec, len(slots)) for value, spec in zip(found, executor.model.info.returned, strict=True)
         ]
@@ -211,18 +211,16 @@ class Loader:
         The memory pool of the largest graph suffices for all others; if it grew with each graph it would hold their
         sum. A shape in which the model fails gets no graph, and does not fail the batch that is being tried.
         """
-        graphs, name = memory.graphs, executor.model.info.name
-        if graphs is None:
-            return
+        name = executor.model.info.name
         largest, *_ = executor.shapes(memory.largest, memory.largest)
         for shape in (largest, *executor.shapes(memory.largest, size)):
-            if not executor.graphs or shape in graphs.tried:
+            if not executor.graphs or shape in memory.tried:
                 continue
-            graphs.tried.add(shape)
+            memory.tried.add(shape)
             try:
-                pieces = self._capture(executor, slots, memory.index, graphs, shape)
-                if pieces is not None:
-                    graphs.add(shape, pieces)
+                graphs = self._capture(executor, slots, memory, shape)
+                if graphs is not None:
+                    memory.add(shape, graphs)
             except Exception as exc:
                 if self._health.lost is not None:
                     raise
@@ -231,22 +229,22 @@ class Loader:
                 log.info("model %s: batches of %d rows%s have no graph: %s", name, shape.size, of_length, why)
 
     def _capture(
-        self, executor: StreamExecutor, slots: Slots, index: torch.Tensor, graphs: WorkerGraphs, shape: Shape
+        self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape
     ) -> list[StageGraph] | None:
         """A graph of each stage; None if one cannot be captured: then the model gets no more graphs.
 
         Each is replayed once, because the first run of a graph has extra costs.
         """
-        longest, size = executor.padded_to(shape, executor.longest(slots)), shape.size
-        seen: list[list[torch.Tensor]] = []
-        self.perform(lambda: seen.extend(executor.rehearse(index, slots, size, longest)))
-        pieces: list[StageGraph] = []
+        longest, size = executor.padded_to(shape, executor.lengths_of(slots)[1]), shape.size
+        seen = self.perform(partial(executor.rehearse, memory.index, slots, size, longest))
+        graphs: list[StageGraph] = []
         for stage in range(executor.last + 1):
-            inputs = graphs.inputs(stage, seen[stage - 1], self._runtime.empty) if stage else []
-            self.perform(partial(_fill, inputs, seen[stage - 1] if stage else ()))
-            work = partial(executor.step, stage, inputs, index, slots, size, longest)
+            given = seen[stage - 1] if stage else ()
+            inputs = memory.inputs(stage, given)
+            self.perform(partial(_fill, inputs, given))
+            work = partial(executor.step, stage, inputs, memory.index, slots, size, longest)
             try:
-                piece = graphs.capture(self._runtime, work, inputs)
+                graph = memory.capture(work, inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception as exc:
@@ -257,9 +255,9 @@ class Loader:
                 )  # fmt: skip
                 executor.graphs = False
                 return None
-            self.perform(piece.replay)
-            pieces.append(piece)
-        return pieces
+            self.perform(graph.replay)
+            graphs.append(graph)
+        return graphs
 
 
 def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:

@@ -190,7 +190,7 @@ class UnitRun:
         ran.input_ns, ran.infer_ns = self._rans[0].input_ns, sum(times)
         ran.steps, ran.continues = len(times), continues
         if self.executor.steps is not None:
-            ran.stages_ns, ran.step_ns = (ran.infer_ns,), max(1, round(median(times)))
+            ran.step_ns = max(1, round(median(times)))
             if self._whole:  # the other rows have ended with earlier steps
                 ran.outputs, ran.lengths = [], None
         elif self.executor.activations is not None:

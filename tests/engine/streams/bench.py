@@ -98,5 +98,4 @@ class Bench:
     @property
     def shapes(self) -> list[Shape]:
         """Those that the first worker has graphs of."""
-        graphs = self.executor.memories[0].graphs
-        return [] if graphs is None else list(graphs.pieces)
+        return list(self.executor.memories[0].graphs)

@@ -98,7 +98,7 @@ async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
     async with Place("graphs", runtime).serving() as engine:
         for trips, pieces in ((staged(), 4), (sums(), 1)):
             served = await started(engine, trips.model)
-            graphs = [graph for memory in served.executor.memories for graph in memory.graphs.pieces.values()]
+            graphs = [graph for memory in served.executor.memories for graph in memory.graphs.values()]
             assert {len(graph) for graph in graphs} == {pieces}
 
 
@@ -204,7 +204,7 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
         torch.rand(1, device=runtime.device)  # its generator, until told, believes so too
         other = await started(engine, make_model(network(), *wide, name="other", max_batch=4))
         assert other.executor.graphs
-        assert all(memory.graphs.pieces for memory in other.executor.memories)
+        assert all(memory.graphs for memory in other.executor.memories)
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
 
 

@@ -20,7 +20,8 @@ from app.engine.device import Completion, DeviceOptions
 from app.engine.executor import Job, Stop
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Shape, WorkerGraphs
+from app.engine.streams.graphs import Shape
+from app.engine.streams.worker_memory import WorkerMemory
 from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
@@ -86,7 +87,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
         assert reports.get(timeout=10).outcome.unit_id == 7
         gate.opened.set()
         trial.join(10)
-        assert [sorted(memory.graphs.pieces) for memory in loading.memories] == [[Shape(0, 2)]]
+        assert [sorted(memory.graphs) for memory in loading.memories] == [[Shape(0, 2)]]
         assert device.close(10)
 
 
@@ -138,7 +139,7 @@ def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.Lo
     executor = device.open(make_model(Linear(runtime.refuse_in_capture), max_batch=4), 8)
     for size in (1, 2):
         try_batch(device, executor, size, {})
-    assert not executor.memories[0].graphs.pieces
+    assert not executor.memories[0].graphs
     assert caplog.text.count("runs without further CUDA graphs") == 1
 
 
@@ -153,14 +154,14 @@ def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(c
         return executor
 
     before, draws, beside = load("before", Linear()), load("draws", Linear(runtime.draw)), load("beside", Linear())
-    assert [bool(one.memories[0].graphs.pieces) for one in (before, draws, beside)] == [True, False, False]
+    assert [bool(one.memories[0].graphs) for one in (before, draws, beside)] == [True, False, False]
     assert "model beside: runs without further CUDA graphs" in caplog.text
     assert caplog.text.count("is loaded that draws random numbers: draws") == 2
     device.free(draws)
     while device.turn():
         pass
     del draws
-    assert load("behind", Linear()).memories[0].graphs.pieces
+    assert load("behind", Linear()).memories[0].graphs
 
 
 # trials
@@ -296,11 +297,11 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over(no_collecti
     bench.ran(bench.arrive(3.0))
     bench.pool.give_back(bench.arrive(4.0))  # the caller has left
     executor = weakref.ref(bench.executor)
-    captured = bench.executor.memories[0].graphs.pieces.values()
-    graphs = [weakref.ref(piece.replay) for pieces in captured for piece in pieces]
+    captured = bench.executor.memories[0].graphs.values()
+    graphs = [weakref.ref(one.replay) for stages in captured for one in stages]
     freed: list[bool] = []  # for each graph, whether a capture had to wait meanwhile
     for graph in graphs:
-        weakref.finalize(graph(), lambda: freed.append(WorkerGraphs.lock.locked()))
+        weakref.finalize(graph(), lambda: freed.append(WorkerMemory.lock.locked()))
     del captured
     assert graphs
     bench.device.free(bench.executor)

@@ -1,0 +1,164 @@
+"""What one worker has of one model on a device of streams: buffers for its steps, and CUDA graphs.
+
+A batch of a model in stages has a graph for each stage, or none. A replay reads and writes the same memory each time,
+so the copies of the index and of the results are not part of the graph.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from app.engine.streams.cuda import Batch, CudaRuntime
+from app.engine.streams.graphs import Shape
+
+_RESERVED = 64 << 20  # bytes of pinned memory for results
+
+
+class StepBuffers:
+    """Pinned memory and events of one step, reused by another after it has ended.
+
+    They are not freed in between: torch's search for free pinned memory stops at the first block of the process whose
+    copy is not over, and then asks the driver for more.
+    """
+
+    def __init__(self, runtime: CudaRuntime, shape: Sequence[int]) -> None:
+        """`shape`: of the index. Raises if pinned memory runs out."""
+        self._runtime = runtime
+        self._results: dict[int, torch.Tensor] = {}
+        self.index = runtime.pinned(tuple(shape), torch.int64)
+        self.events = [runtime.event(timed=True) for _ in range(3)]
+
+    def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
+        """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
+        memory = self.memory(number, value.nbytes)
+        return memory[: value.nbytes].view(value.dtype).view(value.shape)
+
+    def memory(self, number: int, nbytes: int) -> torch.Tensor:
+        """At least as many bytes for an output."""
+        memory = self._results.get(number)
+        if memory is None or memory.numel() < nbytes:
+            size = 1 << max(9, (nbytes - 1).bit_length())
+            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
+        return memory
+
+    @property
+    def nbytes(self) -> Counter[int]:
+        """Bytes that it has for each output."""
+        return Counter({number: memory.numel() for number, memory in self._results.items()})
+
+
+class StageGraph(NamedTuple):
+    """The captured graph of a stage: how to replay it, and the tensors that it writes and reads at each replay.
+
+    The first stage reads slots, and has no `inputs`.
+    """
+
+    replay: Callable[[], None]
+    outputs: list[torch.Tensor]
+    inputs: Sequence[torch.Tensor] = ()
+
+
+class WorkerMemory:
+    """Of one worker and model. Graphs are captured on a `stream` that is used for nothing else; None: it has none.
+
+    `graphs`: by shape, ascending, one for each stage. They do not run at the same time, so they share a memory pool.
+    `kept`: everything captured, even if unused, because none may be freed before the others. `tried`: shapes that have
+    graphs or cannot have them.
+    """
+
+    #: torch allows one capture at a time in a process, and before 2.13 no graph may be destroyed beside one.
+    lock = threading.Lock()
+
+    def __init__(self, index: torch.Tensor, runtime: CudaRuntime, stream: Any) -> None:
+        self.index = index  # on the device; graphs read this very tensor, so it is never replaced
+        self.stream = stream
+        self.graphs: dict[Shape, list[StageGraph]] = {}
+        self.kept: list[Any] = []
+        self.tried: set[Shape] = set()
+        self.spare: deque[StepBuffers] = deque()  # those of ended steps; launchers take them, completers give them back
+        self._runtime = runtime
+        self._pool = None if stream is None else runtime.graph_pool()
+        self._inputs: dict[int, list[torch.Tensor]] = {}  # by stage
+        self._made = 0  # buffers
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that this worker runs."""
+        return self.index.shape[1]
+
+    # buffers
+
+    def take(self) -> StepBuffers:
+        """Buffers for a step. Raises if pinned memory runs out."""
+        with suppress(IndexError):
+            return self.spare.pop()
+        self._made += 1
+        return StepBuffers(self._runtime, self.index.shape)
+
+    def reserve(self, steps: int) -> None:
+        """Have buffers for so many steps at once, with memory for results as large as any so far.
+
+        A launcher that allocates pinned memory waits for the driver, and so does its worker. Only results that take
+        more than `_RESERVED` in all steps together are left to the launchers.
+        """
+        while self._made < steps:
+            self._made += 1
+            self.spare.append(StepBuffers(self._runtime, self.index.shape))
+        spare = list(self.spare)
+        most: Counter[int] = Counter()
+        for buffers in spare:
+            most |= buffers.nbytes  # the larger of each
+        if most.total() * steps <= _RESERVED:
+            for buffers in spare:
+                for number, size in most.items():
+                    buffers.memory(number, size)
+
+    # graphs
+
+    def find(self, size: int, length: int, most: int) -> Shape | None:
+        """The smallest shape for a batch of `size` rows of up to `length`, padded to a length of at most `most`."""
+        fits = (shape for shape in self.graphs if shape.size >= size and length <= shape.length <= most)
+        return next(fits, None)
+
+    def inputs(self, stage: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Memory for a stage's input with the shapes of `like`. The largest batch comes first, and suffices for all."""
+        kept = self._inputs.get(stage)
+        if kept is None or any(one.numel() < value.numel() for one, value in zip(kept, like, strict=True)):
+            kept = self._inputs[stage] = [self._runtime.empty(tuple(value.shape), value.dtype) for value in like]
+        return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
+
+    def capture(self, work: Batch, inputs: Sequence[torch.Tensor]) -> StageGraph:
+        """Capture a stage that reads `inputs`. Raises what `work` raises."""
+        with self.lock, _uncollected():
+            graph = StageGraph(*self._runtime.capture(self.stream, self._pool, work, self.kept), inputs)
+        self.kept.append(graph)
+        return graph
+
+    def add(self, shape: Shape, graphs: list[StageGraph]) -> None:
+        self.graphs = dict(sorted({**self.graphs, shape: graphs}.items()))
+
+    def clear(self) -> None:
+        """Free the graphs one by one, so that other threads get the interpreter lock in between."""
+        self.graphs.clear()
+        while self.kept:
+            with self.lock:
+                self.kept.pop()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """The collector might free graphs, or memory of the device, on the thread that captures."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
