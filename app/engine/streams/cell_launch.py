@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from app.engine.executor import NO_BOUND, WHOLE, Job, Stop
+from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.launch import Launch
@@ -58,6 +58,7 @@ class CellLaunch(Launch):
             self.error = RuntimeError("a row has made all its steps")
         if not executor.flags:
             self.ended = self._over([False] * len(slots))
+        self.answers = bool(self.ended)
 
     def _over(self, flags: Sequence[bool]) -> list[int]:
         """The positions of rows that have these flags, or have made all their steps with this one."""
@@ -75,12 +76,6 @@ class CellLaunch(Launch):
         """The slots of the rows that end with it, and the steps that each has made."""
         return [self.slots[place] for place in self.ended], [self.done[place] + 1 for place in self.ended]
 
-    def _leaves(self) -> bool:
-        return self.executor.flags or self._answers()
-
-    def _answers(self) -> bool:
-        return bool(self.ended)
-
     def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         executor, index = self.executor, self.memory.index
         if self.new:
@@ -88,17 +83,18 @@ class CellLaunch(Launch):
         flags = super()._run(passed)
         return executor.finish(index, *self._leavers()) if self.ended else flags
 
-    def conclude(self) -> None:
-        """The flags are on the host: finish the rows that end. Few steps have any, and only the completer waits."""
-        if not self.executor.flags or self.error is not None:
-            return
-        self.ended = self._over(self.results[0].tolist())
-        if self.ended:
-            self.executor.write_ends(*self._leavers(), self.table)
-            runtime, stream = self.worker.runtime, self.worker.ends
-            runtime.enqueue(stream, partial(self._try, self._finish_flagged))
-            runtime.record(self.out_event, stream)
-            runtime.synchronize(self.out_event)
+    def result(self) -> Ran | None:
+        """Flags are on the host: finish the rows that end. Few steps have any, and only the completer waits."""
+        if self.executor.flags and self.error is None:
+            self.ended = self._over(self.results[0].tolist())
+            self.answers = bool(self.ended)
+            if self.answers:
+                self.executor.write_ends(*self._leavers(), self.table)
+                runtime, stream = self.worker.runtime, self.worker.ends
+                runtime.enqueue(stream, partial(self._try, self._finish_flagged))
+                runtime.record(self.out_event, stream)
+                runtime.synchronize(self.out_event)
+        return super().result()
 
     def _finish_flagged(self) -> None:
         index = self.index.to(self.memory.index.device, non_blocking=True, copy=True)

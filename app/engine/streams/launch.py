@@ -40,7 +40,8 @@ class Launch:
     """A step of a unit: the rows in `slots` run as a batch of `size` at a stage.
 
     `error`: why it failed, set at its launch, or on the stream where it occurs. `launched`: False: it could not be
-    launched, and there is no out-event. `ended`: at a cell, the positions of the rows that end with it.
+    launched, and there is no out-event. `answers`: it makes outputs. `ended`: at a cell, the positions of the rows that
+    end with it.
     """
 
     ended: Sequence[int] = ()
@@ -62,6 +63,7 @@ class Launch:
         self.executor, self.worker, self.before = executor, worker, before
         self.slots, self.size, self.stage = slots, size, stage
         self.memory = executor.memories[worker.index]
+        self.answers = stage == executor.last
 
     # at its launch
 
@@ -95,20 +97,12 @@ class Launch:
         self._prepare()
         runtime.enqueue(stream, partial(self._try, self._compute))
         runtime.record(self.computed, stream)
-        if self._leaves():
+        if self.answers or self.executor.flags:
             runtime.wait(out, self.computed)
             runtime.enqueue(out, partial(self._try, self._copy_out))
             stream = out
         runtime.record(self.out_event, stream)
         self.launched = True
-
-    def _leaves(self) -> bool:
-        """Whether something is copied to the host."""
-        return self._answers()
-
-    def _answers(self) -> bool:
-        """Whether it makes outputs."""
-        return self.stage == self.executor.last
 
     def _prepare(self) -> None:
         """Write the index of its rows."""
@@ -167,22 +161,21 @@ class Launch:
 
     # on its completer's thread, after its out-event has fired
 
-    def conclude(self) -> None:
-        """Finish the step's work, if some is left."""
-
-    def result(self) -> Ran:
-        """The result of the step, with times.
+    def result(self) -> Ran | None:
+        """The result of the step, with times; None if it has failed.
 
         Computing and copying outputs are timed by events on the device. The rest counts as input time: from the launch,
         or from when the worker's previous step had computed if that was later. It consists of waiting for the rows'
         copies, the launch, and the wake-up of this thread.
         """
+        if self.error is not None:
+            return None
         worker, now = self.worker, self.worker.clock()
         infer = worker.runtime.elapsed_ns(self.began, self.computed)
         computed = now - worker.runtime.elapsed_ns(self.computed, self.out_event)
         waited = max(0, computed - infer - max(self.begun, worker.computed))
         worker.computed = computed
-        outputs, lengths = self._outputs() if self._answers() else ([], None)
+        outputs, lengths = self._outputs() if self.answers else ([], None)
         out = worker.clock() - computed
         return Ran(outputs, waited, infer, out, overlapped=True, ended=tuple(self.ended), lengths=lengths)
 

@@ -149,9 +149,8 @@ class UnitRun:
             if step.launched:
                 self.worker.runtime.synchronize(step.out_event)
                 self.executor.pool.copied(step.copy)
-                step.conclude()
-                if step.error is None:
-                    ran = step.result()
+                ran = step.result()
+                if ran is not None:
                     return ran if self._failed is None else None
         except BaseException as exc:
             health.lose(exc)
