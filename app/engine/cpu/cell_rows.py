@@ -66,7 +66,8 @@ class CellRows(Kept[CellRow]):
         rows = [self._placed(limit) for limit in limits]
         try:
             if x is not None:
-                self._fill(rows, x)
+                for row, values in zip(rows, x, strict=True):
+                    row.slabs.fill(indices([row.place]), values[None])
         except BaseException:
             for row in rows:
                 self._left(row)
@@ -83,18 +84,6 @@ class CellRows(Kept[CellRow]):
                 return CellRow(limit, self._slabs, self._free.pop())
         return CellRow(limit, StepSlabs(1, limit, self._first, pageable), 0)
 
-    def _fill(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
-        """Copy the inputs of these rows into their places."""
-        if self._shared(rows):
-            self._slabs.fill(indices([row.place for row in rows]), x)
-            return
-        for row, own in zip(rows, x, strict=True):
-            row.slabs.fill(indices([row.place]), own[None])
-
-    def _shared(self, rows: Sequence[CellRow]) -> bool:
-        """Whether all of these rows are in the slabs that rows share."""
-        return all(row.slabs is self._slabs for row in rows)
-
     def keep_state(self, rows: Sequence[CellRow], positions: Sequence[int], state: State) -> None:
         """Keep the state of these rows between two steps: they are at `positions` of `state`."""
         for row, position in zip(rows, positions, strict=True):
@@ -108,7 +97,7 @@ class CellRows(Kept[CellRow]):
 
     def steps_at(self, rows: Sequence[CellRow]) -> torch.Tensor | None:
         """The index of each row's next step in the shared slabs; None if a row has memory of its own."""
-        if not self._shared(rows):
+        if any(row.slabs is not self._slabs for row in rows):
             return None
         steps = self._slabs.steps
         return indices([row.place * steps + row.done for row in rows])
@@ -136,12 +125,8 @@ class CellRows(Kept[CellRow]):
 
     def written(self, rows: Sequence[CellRow], output: int, lengths: Sequence[int]) -> torch.Tensor:
         """The whole output of these rows, [rows, longest, ...], with zeros beyond the `lengths` of shorter ones."""
-        steps = max(lengths)
-        if self._shared(rows):
-            beyond = None if min(lengths) == steps else indices(lengths)
-            return self._slabs.written(output, indices([row.place for row in rows]), steps, beyond)
         first = rows[0].slabs.ys[output]
-        batch = first.new_zeros((len(rows), steps, *first.shape[2:]))
+        batch = first.new_zeros((len(rows), max(lengths), *first.shape[2:]))
         for into, row, length in zip(batch, rows, lengths, strict=True):
             into[:length] = row.slabs.ys[output][row.place, :length]
         return batch

@@ -10,7 +10,6 @@ behind the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +87,7 @@ class CellStreamExecutor(StreamExecutor):
         self.activations, self.rows.place_bytes = self.rows, self.slabs.row_bytes
         self.steps = first.steps
 
-    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
+    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> None:
         """Rows begin, make one step and end."""
         table = torch.zeros(index.shape, dtype=torch.int64)
         rows = padded(slots, size)
@@ -99,7 +98,6 @@ class CellStreamExecutor(StreamExecutor):
         self.begin(index, rows)
         self.step(0, (), index, rows, size, longest)
         self._finish(index, size, 1)
-        return []
 
     # what units need, on the host
 

@@ -79,19 +79,17 @@ class StreamExecutor(Executor):
 
     # a batch, on a stream
 
-    def whole(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
-        """Run rows as a batch of `size`, padded to `longest`, through all stages, outside of units. Returns each
-        stage's result. Blocks.
-        """
+    def whole(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[torch.Tensor]:
+        """Run rows as a batch of `size`, padded to `longest`, through all stages, outside of units. Blocks."""
         self.put_index(index, slots, size)
-        seen: list[list[torch.Tensor]] = []
+        passed: list[torch.Tensor] = []
         for stage in range(self.last + 1):
-            seen.append(self.run(stage, seen[-1] if stage else (), index, slots, size, longest))
-        return seen
+            passed = self.run(stage, passed, index, slots, size, longest)
+        return passed
 
-    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[list[Any]]:
-        """Do all that units of this size do, so that it can be captured afterwards. Returns each stage's result."""
-        return self.whole(index, slots, size, longest)
+    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> None:
+        """Do all that units of this size do, so that it can be captured afterwards."""
+        self.whole(index, slots, size, longest)
 
     def step(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest

@@ -187,8 +187,8 @@ class Loader:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
 
         def whole() -> list[torch.Tensor]:
-            *_, last = executor.whole(index, slots, size, executor.lengths_of(slots)[1])
-            return [value[: len(slots)].cpu() for value in last]
+            outputs = executor.whole(index, slots, size, executor.lengths_of(slots)[1])
+            return [value[: len(slots)].cpu() for value in outputs]
 
         found = self.perform(whole)
         return [
@@ -236,10 +236,10 @@ class Loader:
         Each is replayed once, because the first run of a graph has extra costs.
         """
         longest, size = executor.padded_to(shape, executor.lengths_of(slots)[1]), shape.size
-        seen = self.perform(partial(executor.rehearse, memory.index, slots, size, longest))
+        self.perform(partial(executor.rehearse, memory.index, slots, size, longest))
         graphs: list[StageGraph] = []
         for stage in range(executor.last + 1):
-            given = seen[stage - 1] if stage else ()
+            given = graphs[-1].outputs if graphs else ()
             inputs = memory.inputs(stage, given)
             self.perform(partial(_fill, inputs, given))
             work = partial(executor.step, stage, inputs, memory.index, slots, size, longest)
