@@ -20,9 +20,8 @@ class StreamAllocator:
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._free: list[tuple[int, Any]] = []  # priority, stream
-        self._made: list[Any] = []
-        self._working: dict[int, deque[Any]] = {}  # by priority
+        self._unused: dict[int, list[Any]] = {}  # by priority
+        self._working: dict[int, deque[Any]] = {}
 
     def take(self, priority: int) -> Any:
         """A stream to work on. If torch has no unused one, it is shared with other work, but never a capture stream."""
@@ -37,17 +36,12 @@ class StreamAllocator:
     def take_unused(self, priority: int) -> Any:
         """A stream that is not in use; None if torch has no more."""
         with self._lock:
-            for at, (theirs, stream) in enumerate(self._free):
-                if theirs == priority:
-                    del self._free[at]
-                    return stream
-            for _ in range(_OF_TORCH):
-                stream = self._make(priority)
-                if stream not in self._made:
-                    self._made.append(stream)
-                    return stream
-            return None
+            if priority not in self._unused:
+                made = [self._make(priority) for _ in range(_OF_TORCH)]  # twice the same if others make some meanwhile
+                self._unused[priority] = [*dict.fromkeys(made)]
+            unused = self._unused[priority]
+            return unused.pop(0) if unused else None
 
     def give_back(self, priority: int, stream: Any) -> None:
         with self._lock:
-            self._free.append((priority, stream))
+            self._unused[priority].append(stream)
