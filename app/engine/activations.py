@@ -41,7 +41,7 @@ class Activations(Kept[Place]):
     @property
     def nbytes(self) -> int:
         """Bytes of all batches of which a row is still kept."""
-        batches = {id(passed): passed for passed, _ in list(self._rows.values())}
+        batches = {id(passed): passed for passed, _ in list(self.values())}
         return sum(value.nbytes for passed in batches.values() for value in passed.tensors)
 
     def commit(self, slots: Slots, passed: Passed) -> None:

@@ -178,9 +178,7 @@ class Executor:
 
     def stacked(self, position: int, rows: Sequence[int]) -> Any:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""
-        spec, values = self.pool.specs[position], self.pool.objects[position]
-        assert values is not None  # an input has a slab or objects, see Pool
-        return stacked([values[slot] for slot in rows], spec)
+        return stacked([self.pool.views[position][slot] for slot in rows], self.pool.specs[position])
 
     def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:
         """All inputs of a batch: those that clients send, and the masks and lengths made from the rows' lengths."""

@@ -5,14 +5,14 @@ releases rows that have ended or left.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from app.engine.pool import Slots
 
 R = TypeVar("R")
 
 
-class Kept(Generic[R]):
+class Kept(dict[int, R]):
     """Of one placed model: what is known of each row, by its slot, which it has until it ends.
 
     `row_bytes`: the most that a row has taken so far, twice if what a unit reads and makes of it exist at once; 0:
@@ -24,42 +24,30 @@ class Kept(Generic[R]):
     row_bytes = 0
     place_bytes = 0
 
-    def __init__(self) -> None:
-        self._rows: dict[int, R] = {}
-
     def bound(self, most: int) -> None:
         """At most so many rows will be alive at once. Called before serving."""
 
     @property
-    def rows(self) -> int:
-        """Rows of which something is kept."""
-        return len(self._rows)
-
-    @property
     def nbytes(self) -> int:
         """Bytes kept."""
-        return len(self._rows) * self.place_bytes
+        return len(self) * self.place_bytes
 
     def missing(self, slots: Slots) -> list[int]:
         """Those of these slots of whose rows nothing is kept."""
-        return [slot for slot in slots if slot not in self._rows]
-
-    def get(self, slot: int) -> R | None:
-        """What is known of the row in this slot."""
-        return self._rows.get(slot)
+        return [slot for slot in slots if slot not in self]
 
     def of(self, slots: Slots) -> list[R]:
         """The rows in these slots, which are kept."""
-        return [self._rows[slot] for slot in slots]
+        return [self[slot] for slot in slots]
 
     def join(self, slots: Slots, rows: Iterable[R]) -> None:
         """Keep rows, or what is known of them from now on."""
-        self._rows.update(zip(slots, rows, strict=True))
+        self.update(zip(slots, rows, strict=True))
 
     def release(self, slots: Slots) -> None:
         """Forget these rows, which will not continue. Rows that are not kept are ignored."""
         for slot in slots:
-            row = self._rows.pop(slot, None)
+            row = self.pop(slot, None)
             if row is not None:
                 self._left(row)
 

@@ -33,23 +33,21 @@ class Pool:
     def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
         self.end = slots  # `take` hands out the slots below this one
-        #: By input: the slab [slots, *bounds] and its numpy view; without a slab, the arrays by slot in `objects`.
+        #: By input: the slab [slots, *bounds] and its numpy view; without a slab, an array [slots] of the rows' own.
         self.slabs: list[torch.Tensor | None] = []
-        self.views: list[Array | None] = []
-        self.objects: list[list[Array | None] | None] = []
+        self.views: list[Array] = []
         #: The slab's bytes, and bytes per slot: writing there costs a third of writing to the numpy view.
         self.raws: list[memoryview | None] = []
         self.strides: list[int] = []
         for spec in specs:
             shape = (slots, *spec.bounds)
             slab = allocate(shape, TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None
-            view = None if slab is None else _view(slab)
+            view = np.full(slots, None) if slab is None else _view(slab)
             self.slabs.append(slab)
             self.views.append(view)
-            self.raws.append(None if view is None else view.reshape(-1).view(np.uint8).data)
+            self.raws.append(None if slab is None else view.reshape(-1).view(np.uint8).data)
             self.strides.append(spec.count * spec.dtype.itemsize)
-            self.objects.append([None] * slots if slab is None else None)
-        self._holds_objects = any(values is not None for values in self.objects)
+        self._objects = [view for view, slab in zip(self.views, self.slabs, strict=True) if slab is None]
         axes = sorted({axis for spec in specs for axis in spec.axes if axis})
         #: For each variable axis the length of each slot's row.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
@@ -112,11 +110,8 @@ class Pool:
         for slot in slots:
             taken[slot] = 0
         self.used -= len(slots)
-        if self._holds_objects:
-            for values in self.objects:
-                if values is not None:
-                    for slot in slots:
-                        values[slot] = None
+        for values in self._objects:
+            values[list(slots)] = None
         if self.on_unused is not None and not self.used:
             self.on_unused()
 
@@ -140,10 +135,10 @@ class Pool:
                 lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)
             )
             values = np.frombuffer(values, spec.dtype).reshape(len(slots), *row)
-        view = self.views[index]
-        if view is None:
+        if self.slabs[index] is None:
             self._write_objects(slots, index, values)
             return
+        view = self.views[index]
         rows: Any = slice(slots[0], slots[-1] + 1) if isinstance(slots, range) else list(slots)
         if spec.fixed:
             view[rows] = values
@@ -151,12 +146,10 @@ class Pool:
             view[(rows, *(slice(length) for length in values.shape[1:]))] = values
 
     def _write_objects(self, slots: Slots, index: int, values: Array) -> None:
-        target = self.objects[index]
-        assert target is not None  # an input has a slab or objects, see __init__
         axes = () if self.specs[index].fixed else self.specs[index].axes
         for slot, value in zip(slots, np.asarray(values, self.specs[index].dtype), strict=True):
             own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in axes)
-            target[slot] = value[own] if own else value
+            self.views[index][slot] = value[own] if own else value
 
     def set_lengths(self, slots: Slots, lengths: Mapping[str, int] | Mapping[str, Sequence[int]]) -> None:
         """The lengths of the rows in the slots: one for all of them, or one each."""

@@ -49,7 +49,7 @@ class Reported:
             slots_used=self.executor.pool.used,
             activations=None
             if activations is None
-            else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
+            else ActivationMemory(len(activations), activations.nbytes, activations.reserved),
             regression=(estimates.line.alpha, estimates.line.beta, estimates.line.residual),
             at_stages=self._at_stages(),
             workers=len(scheduler.device.workers),

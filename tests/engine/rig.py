@@ -220,7 +220,7 @@ class Rig:
             assert state is None or not any(state.queue.waiting)  # None: the model has gone
             assert served.gauges().pending_calls == 0
             if served.executor.activations is not None:
-                assert served.executor.activations.rows == 0
+                assert not served.executor.activations
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ async def test_texts_under_load_with_calls_that_leave(kind, capacities, tmp_path
         assert await ask(served, [5, 6]) == words.decode(tiny_decoders.generated(made, [5, 6], MOST), True)
         places = served.activations
         assert isinstance(places, TextRows)
-        assert places.rows == 0
+        assert not places
 
 
 async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -> None:

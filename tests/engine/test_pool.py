@@ -105,6 +105,6 @@ def test_text_is_kept_beside_the_slots_and_forgotten_with_them():
     pool = Pool([X, WORDS], 3)
     slots = pool.take(2)
     pool.write(slots, 1, np.array([[b"a", b"b"], [b"c", b"d"]], object))
-    assert [list(values) for values in pool.objects[1][:2]] == [[b"a", b"b"], [b"c", b"d"]]
+    assert [list(values) for values in pool.views[1][:2]] == [[b"a", b"b"], [b"c", b"d"]]
     pool.give_back(slots)
-    assert pool.objects[1] == [None, None, None]
+    assert pool.views[1].tolist() == [None, None, None]

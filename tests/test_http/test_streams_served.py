@@ -89,13 +89,13 @@ async def test_a_connection_that_closes_frees_its_place_within_one_step(world: W
             reader.connection.protocol.pause_writing()
         reader.send(STREAM, BODY)
         await world.steps.here.wait()
-        assert world.places.rows == 1
+        assert len(world.places) == 1
         reader.connection.hang_up()
         await reader.connection.done()
         before = world.steps.made
         world.steps.go.set()
         await world.idle()
-        assert (world.steps.made, world.places.rows, world.served.pool.used) == (before, 0, 0)
+        assert (world.steps.made, len(world.places), world.served.pool.used) == (before, 0, 0)
 
 
 async def test_a_server_that_stops_ends_a_stream_with_an_event(world: World) -> None:
@@ -117,7 +117,7 @@ async def test_a_server_that_stops_ends_a_stream_with_an_event(world: World) -> 
     assert waits.head.startswith(b"HTTP/1.1 503")
     world.steps.go.set()
     await world.idle()
-    assert world.places.rows == 0
+    assert len(world.places) == 0
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody_and_gets_its_text_at_last(world: World) -> None:
@@ -127,7 +127,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody_and_gets_its_text_at_
     quick.send(STREAM, BODY)
     await quick.connection.done()
     await world.idle()
-    assert (world.places.rows, world.served.pool.used) == (0, 0)  # the slow one's, too
+    assert (len(world.places), world.served.pool.used) == (0, 0)  # the slow one's, too
     slow.connection.protocol.resume_writing()
     await slow.connection.done()
     texts = ["".join(event["text_output"] for event in reader.events) for reader in (slow, quick)]

@@ -55,7 +55,7 @@ class CellRows(Kept[CellRow]):
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that have begun."""
-        rows = list(self._rows.values())
+        rows = list(self.values())
         states = {id(row.state): row.state for row in rows}
         taken = sum(value.nbytes for state in states.values() for value in state)
         return taken + sum(row.slabs.row_bytes for row in rows)

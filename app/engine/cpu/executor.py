@@ -188,7 +188,10 @@ class CpuExecutor(Executor):
                 inputs.append(slab[first : first + 1])
                 continue
             if adjacent and (spec.fixed or count == 1):
-                inputs.append(_beside(self.pool, position, beside, longest))
+                own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes) if spec.axes else ()
+                # in one piece, by numpy: see `copied`
+                batch = torch.from_numpy(np.array(self.pool.views[position][(slice(first, first + count), *own)]))
+                inputs.append(batch if batch.dtype is slab.dtype else batch.view(slab.dtype))  # as BF16: numpy lacks it
                 continue
             if index is None:
                 index = indices(rows)
@@ -213,16 +216,6 @@ class CpuExecutor(Executor):
                 return [np.array(array[:rows], order="C")]
         values = returned(result, specs, size, longest)
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
-
-
-def _beside(pool: Pool, position: int, rows: range, longest: Mapping[str, int]) -> torch.Tensor:
-    """Rows in slots side by side, of one length, copied in one piece. numpy copies them: see `copied`."""
-    spec, view, slab = pool.specs[position], pool.views[position], pool.slabs[position]
-    assert view is not None  # it has a slab, see Pool
-    assert slab is not None
-    own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes) if spec.axes else ()
-    batch = torch.from_numpy(np.array(view[(slice(rows.start, rows.stop), *own)]))
-    return batch if batch.dtype is slab.dtype else batch.view(slab.dtype)  # as BF16, which numpy lacks
 
 
 def since(begin: int, gathered: int, inferred: int) -> tuple[int, int, int]:

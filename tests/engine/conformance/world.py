@@ -242,7 +242,7 @@ class World:
             self.read()
         assert all(unit.over for unit in self.units)
         kept = self.executor.activations
-        assert kept is None or (kept.rows, kept.nbytes) == (0, 0)
+        assert kept is None or (len(kept), kept.nbytes) == (0, 0)
         if not self.device.fake.broken:
             assert self.executor.pool.used == 0
             assert self.device.dead() is None

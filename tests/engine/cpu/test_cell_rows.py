@@ -74,7 +74,7 @@ def test_rows_that_cannot_begin_take_no_place() -> None:
     kept.release([10, 11, 12, 13])
     with pytest.raises(RuntimeError):  # wider than the steps that the slab was made for
         kept.begin([20, 21, 22], torch.zeros(3, 6, 5), (torch.zeros(3, 2),), [3, 3, 3])
-    assert (kept.rows, len(kept._free)) == (0, 4)
+    assert (len(kept), len(kept._free)) == (0, 4)
 
 
 def test_a_place_that_another_worker_has_just_taken_is_not_missed() -> None:
