@@ -21,20 +21,19 @@ from app.models.recurrent.recurrent import State
 
 _SLAB_BYTES = 1 << 30  # of address space; only written pages take memory
 
+#: A row of tensors [rows, ...]: these, and its position in them.
+Place = tuple[tuple[torch.Tensor, ...], int]
+
 
 @dataclass(slots=True, eq=False)
 class CellRow:
-    """A row that has begun: `done` of at most `limit` steps, in a place of some slabs.
-
-    Its state is at `position` of `state`, that of all rows of its last step.
-    """
+    """A row that has begun: `done` of at most `limit` steps, in a place of some slabs. `state`: after its last step."""
 
     limit: int
     slabs: StepSlabs
     place: int
     done: int = 0
-    state: State = ()
-    position: int = 0
+    state: Place = ((), 0)
 
 
 class CellRows(Kept[CellRow]):
@@ -56,7 +55,7 @@ class CellRows(Kept[CellRow]):
     def nbytes(self) -> int:
         """Bytes of the rows that have begun."""
         rows = list(self.values())
-        states = {id(row.state): row.state for row in rows}
+        states = {id(state): state for state, _ in (row.state for row in rows)}
         taken = sum(value.nbytes for state in states.values() for value in state)
         return taken + sum(row.slabs.row_bytes for row in rows)
 
@@ -87,13 +86,11 @@ class CellRows(Kept[CellRow]):
     def keep_state(self, rows: Sequence[CellRow], positions: Sequence[int], state: State) -> None:
         """Keep the state of these rows between two steps: they are at `positions` of `state`."""
         for row, position in zip(rows, positions, strict=True):
-            row.state, row.position = state, position
+            row.state = state, position
 
     def state(self, rows: Sequence[CellRow]) -> State:
         """A copy of the state of these rows: a cell may write into it, and the unit may have to run again."""
-        runs = neighbours([(row.state, row.position) for row in rows])
-        count = range(len(rows[0].state))
-        return tuple(torch.cat([state[number][first:end] for state, first, end in runs]) for number in count)
+        return tuple(rows_at([row.state for row in rows]))
 
     def steps_at(self, rows: Sequence[CellRow]) -> torch.Tensor | None:
         """The index of each row's next step in the shared slabs; None if a row has memory of its own."""
@@ -134,6 +131,13 @@ class CellRows(Kept[CellRow]):
     def _left(self, row: CellRow) -> None:
         if row.slabs is self._slabs:
             self._free.append(row.place)
+
+
+def rows_at(places: Sequence[Place]) -> list[torch.Tensor]:
+    """Copies of the rows at these places, [rows, ...]."""
+    runs = neighbours(places)
+    numbers = range(len(places[0][0]))
+    return [torch.cat([values[number][first:end] for values, first, end in runs]) for number in numbers]
 
 
 def _following(at: torch.Tensor, steps: int) -> torch.Tensor:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import torch
 
 from app.contract import Array, Model
-from app.engine.cpu.cell_rows import CellRow, CellRows
+from app.engine.cpu.cell_rows import CellRow, CellRows, Place, rows_at
 from app.engine.cpu.executor import CpuExecutor, since
 from app.engine.executor import NO_BOUND, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
@@ -23,14 +20,6 @@ from app.models.recurrent.cells import CellModel, CellStep
 from app.scheduler.types import Klass
 
 _BEST_EFFORT = Klass.BEST_EFFORT
-
-
-class _Leaving(NamedTuple):
-    """Rows that have ended with a step of a unit: their positions in it, and what the step made of them."""
-
-    rows: list[int]
-    ys: list[torch.Tensor]
-    state: list[torch.Tensor]
 
 
 class CellExecutor(CpuExecutor):
@@ -106,55 +95,42 @@ class _CellSteps:
         self._most = min(most, bound, *(row.limit - row.done for row in self._rows))
         self._state = self._kept.state(self._rows)
         self.made = self.safe = 0
-        self._leaving: list[_Leaving] = []
+        #: Rows that have ended: their positions in the unit, and their places in what their last steps made.
+        self._over: list[tuple[int, Place]] = []
         self._staying = list(range(len(self._rows)))  # positions of the rows that have not ended
         self._places: Sequence[int] = self._staying  # and their positions in the last step
         self._last: CellStep
 
     def make(self) -> None:
         """Make steps until some of the rows end, or several groups of them if they wait, or the unit is stopped."""
-        rows, until, latest = self._rows, self._most, self._bound
+        rows, stop, until, latest = self._rows, self._stop, self._most, self._bound
         while True:
             going = [rows[place] for place in self._staying]
             self._until(going, until)
             last = self._last
             flags = [False] * len(going) if last.ended is None else last.ended.tolist()
-            over = [at for at, row in enumerate(going) if flags[at] or row.done + self.made == row.limit]
-            self._places = range(len(going))
+            over = {at for at, row in enumerate(going) if flags[at] or row.done + self.made == row.limit}
             if over:
-                gone = set(over)
-                self._places = [at for at in self._places if at not in gone]
-                self._leaving.append(self._leave(over))
+                made = (*last.state, *(y[-1] for place, y in enumerate(last.ys) if not self._cell.keeps(place)))
+                self._over += [(self._staying[at], (made, at)) for at in sorted(over)]
                 latest = min(latest, self.made + min(_wait(len(rows), going[at].limit) for at in over))
+            self._places = [at for at in range(len(going)) if at not in over]
             self._staying = [self._staying[at] for at in self._places]
             until = min((rows[place].limit - rows[place].done for place in self._staying), default=NO_BOUND)
-            if not (self._leaving and self._may_wait(last) and until <= latest):
+            # they may wait while nobody waits for the unit, and if it is known when others end
+            wait = self._over and last.ended is None and not (stop.at_next_row or stop.now)
+            if not wait or until > latest:
                 return
-            index = indices(list(self._places))
+            index = indices(self._places)
             # a copy, so that rows that have ended keep the state of their last step
             self._state = tuple(value.index_select(0, index) for value in last.state)
-
-    def _leave(self, places: Sequence[int]) -> _Leaving:
-        """The rows at these positions of the last step. Of one row it takes views: nothing writes to them."""
-        first, last = places[0], self._last
-        index = indices(places) if len(places) > 1 else None
-
-        def chosen(value: torch.Tensor) -> torch.Tensor:
-            return value[first : first + 1] if index is None else value.index_select(0, index)
-
-        ys = [chosen(y[-1]) for place, y in enumerate(last.ys) if not self._cell.keeps(place)]
-        return _Leaving([self._staying[at] for at in places], ys, list(map(chosen, last.state)))
-
-    def _may_wait(self, last: CellStep) -> bool:
-        """Whether rows that have ended may wait for others: nobody waits for the unit, and their ends are known."""
-        return not (self._stop.at_next_row or self._stop.now) and last.ended is None
 
     def _until(self, rows: Sequence[CellRow], most: int) -> None:
         """Make steps of these rows up to number `most`, until a row ends or the unit is stopped.
 
         A cell may make several steps in one call; a stop takes effect after them.
         """
-        kept, cell, stop, waits = self._kept, self._cell, self._stop, bool(self._leaving)
+        kept, cell, stop, waits = self._kept, self._cell, self._stop, bool(self._over)
         at = kept.steps_at(rows)
         if at is not None:
             at += self.made
@@ -181,7 +157,7 @@ class _CellSteps:
         """Keep what has become of the rows. Returns the positions of those that have ended, their outputs, and
         Ran.lengths."""
         self.safe = self.made - 1
-        ended = [place for leaving in self._leaving for place in leaving.rows]
+        ended = [position for position, _ in self._over]
         outputs, lengths = self._outputs(ended) if ended else ([], None)
         self._kept.keep_state([self._rows[place] for place in self._staying], self._places, self._last.state)
         for row in self._rows:
@@ -190,16 +166,16 @@ class _CellSteps:
 
     def _outputs(self, ended: Sequence[int]) -> tuple[list[Array], Array | None]:
         """The outputs of the rows at these positions, and Ran.lengths."""
-        parts, cell = self._leaving, self._cell
-        over = [self._rows[place] for place in ended]
+        cell, over = self._cell, [self._rows[place] for place in ended]
         made = [min(row.done + self.made, row.limit) for row in over]
-        last = map(_joined, zip(*(part.ys for part in parts), strict=True))
+        values = rows_at([place for _, place in self._over])
+        count = len(self._state)
+        last = iter(values[count:])
         ys = [
             self._kept.written(over, place, made) if cell.keeps(place) else next(last)
             for place in range(len(self._last.ys))
         ]
-        state = tuple(map(_joined, zip(*(part.state for part in parts), strict=True)))
-        values = cell.finished(state, ys, indices(made), max(made))
+        values = cell.finished(tuple(values[:count]), ys, indices(made), max(made))
         executor, slots = self._executor, [self._slots[place] for place in ended]
         _, longest = executor.lengths_of(slots) if executor.varies else ({}, {})
         return executor.answers(executor.scatter(values, len(slots), len(slots), longest))
@@ -211,7 +187,3 @@ def _wait(rows: int, steps: int) -> int:
     At most a fifth of these, so that short rows are answered at once.
     """
     return min(4, rows // 4, steps // 5)
-
-
-def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
