@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from app.contract import Answer, FinishedBatch, Model, ModelCall, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
-from app.engine.outputs import CallWithOutputs, joined
+from app.engine.outputs import Places, joined
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Drop, Klass, Reason, Row
+from app.scheduler.types import Call, Drop, Klass, Reason, Row
 
 log = logging.getLogger("starling.engine")
 
@@ -56,12 +56,12 @@ class Owner(Protocol):
     def free_rows(self, rows: Iterable[Row]) -> None: ...
 
 
-class Lease(CallWithOutputs):
+class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
         "_closed", "_differ", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close",
-        "on_piece", "slots", "submitted",
+        "on_piece", "places", "slots", "submitted",
     )  # fmt: skip
 
     def __init__(self, placed: Owner, asked: ModelCall, slots: Slots, arrived: int, deadline: int | None) -> None:
@@ -72,7 +72,7 @@ class Lease(CallWithOutputs):
         rows = list(map(Row, slots, repeat(longest)))
         super().__init__(placed.intake.next_id(), placed.program, rows, klass, asked.priority, arrived, deadline)
         # A list, because the first key of a dict costs 3 us per call.
-        self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
+        self.places: Places = [None] * len(self.rows)
         self._placed = placed
         self.slots = slots
         self._lengths = lengths
@@ -92,6 +92,11 @@ class Lease(CallWithOutputs):
 
     def __enter__(self) -> Lease:
         return self
+
+    @property
+    def runs(self) -> bool:
+        """Whether some row of the call is in a unit at this moment."""
+        return any(row.state.runs for row in self.rows)
 
     @coroutine
     def run(self) -> Generator[Pending, Any, Answer]:

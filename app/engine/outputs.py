@@ -6,26 +6,17 @@ The times of a row are added up over all its units; the rest of the time it has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from app.contract import Array, FinishedBatch, ModelInfo, Times
 from app.engine.executor import Ran
-from app.scheduler.types import Call, Row, Unit
+from app.scheduler.types import Row, Unit
 from app.values.arrays import joined_rows
 
-
-class CallWithOutputs(Call):
-    """A scheduler's call with `places`: for each row that has run, its last batch and its position in that."""
-
-    __slots__ = ("places",)
-    places: list[tuple[FinishedBatch, int] | None]
-
-    @property
-    def runs(self) -> bool:
-        """Whether some row of the call is in a unit at this moment."""
-        return any(row.state.runs for row in self.rows)
+#: Of a call: for each row that has run, its last batch and its position in that.
+Places = list[tuple[FinishedBatch, int] | None]
 
 
 def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
@@ -36,15 +27,15 @@ def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int
     positions = {position: place for place, position in enumerate(over)}
     batches: dict[tuple[Times, bool], FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
-        call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
-        before, ends = call.places[row.index], position in positions
+        places: Places = row.call.places  # type: ignore[attr-defined]  # of a lease
+        before, ends = places[row.index], position in positions
         total = _sum(before[0].times, times) if before else times
         batch = batches.get((total, ends))
         if batch is None:
             outputs = ran.outputs if ends else []
             batch = FinishedBatch(outputs, ended, total, len(unit.rows), unit.worker, unit.reason)
             batches[total, ends] = batch
-        call.places[row.index] = (batch, positions.get(position, position))
+        places[row.index] = (batch, positions.get(position, position))
     return [batch for (_, ends), batch in batches.items() if ends]
 
 
@@ -55,12 +46,12 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
     """
     own = [info.has_own_length(spec) for spec in info.outputs]
     for position, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
-        call = cast("CallWithOutputs", row.call)
-        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # set by `note_rows`
+        places: list[tuple[FinishedBatch, int]] = row.call.places  # type: ignore[attr-defined]  # see `note_rows`
+        batch, _ = places[row.index]
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
         own_batch = FinishedBatch(cut, batch.ended, batch.times, batch.size, batch.worker, batch.reason)
-        call.places[row.index] = (own_batch, 0)
+        places[row.index] = (own_batch, 0)
 
 
 def joined(

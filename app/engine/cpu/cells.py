@@ -40,7 +40,7 @@ class CellExecutor(CpuExecutor):
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
         if self.steps is None:
-            inputs, keywords, *_ = self.batch(padded(slots[:1], 2))  # one row would be the slot, not a copy
+            inputs, keywords, *_ = self.batch(slots[:1])
             first = FirstStep.of(self.cell, inputs, keywords)
             self.activations = self.rows = CellRows(self._slots, first)
             self.steps = first.steps

@@ -206,7 +206,7 @@ class CpuExecutor(Executor):
             return self._pass_through(slots, size, self._stages, None)
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
-        inputs, keywords, _, longest = self.batch(rows)
+        inputs, keywords, _, longest = self.batch(rows, again=False)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -265,16 +265,15 @@ class CpuExecutor(Executor):
         return self.whole(slots, size)
 
     def batch(
-        self, rows: Slots, known: Lengths | None = None
+        self, rows: Slots, known: Lengths | None = None, *, again: bool = True
     ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
         """The model's arguments and keywords, and what `lengths_of` returns, unless that is `known`.
 
-        `rows`: the slots of the batch, with padding.
+        `rows`: the slots of the batch, with padding. `again`: one that is alone may run again from its slot.
         """
         lengths, longest = known or (self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS))
-        # The row of a whole model that runs alone. Rows that measure batches run often.
         count, first = len(rows), rows[0]
-        once = count == 1 and self.activations is None and first < self.pool.end
+        once = count == 1 and not again and first < self.pool.end  # rows that measure batches run often
         beside = range(first, first + count)  # as nearly all rows are
         adjacent = rows[-1] == beside[-1] and list(rows) == list(beside)
         index: torch.Tensor | None = None

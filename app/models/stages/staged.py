@@ -23,7 +23,7 @@ class Staged(nn.Module):
     `again[i]`: positions of inputs that stage i takes again, behind the results of the stage before; the first stage
     has all inputs. A mask belongs there: it is padded for each batch with its own pad value, an activation with 0.
     `context` makes a tuple of tensors from the inputs; their positions follow those of the inputs, and the first stage
-    may take them too. It is called once for a batch, and again when the batch has changed.
+    may take them too. It may be called several times for a batch.
     """
 
     def __init__(
