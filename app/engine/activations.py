@@ -50,13 +50,9 @@ class Activations(Kept[Place]):
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
         """The places of these rows, which must have completed `stage` last. Slots may repeat, as padding."""
-        found = []
-        for slot in slots:
-            place = self.get(slot)
-            if place is None or place[0].stage != stage:  # a bug of the scheduler
-                where = "has not begun" if place is None else f"comes from stage {place[0].stage}"
-                raise RuntimeError(f"stage {stage + 1}: a row {where}")
-            found.append(place)
+        found = self.of(slots)
+        if others := {passed.stage for passed, _ in found} - {stage}:  # a bug of the scheduler
+            raise RuntimeError(f"stage {stage + 1}: a row comes from stage {min(others)}")
         return found
 
     def learn(self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int]) -> None:

@@ -35,7 +35,6 @@ class CellExecutor(CpuExecutor):
         assert isinstance(model.call, CellModel)
         self.cell = model.call
         self._slots = slots
-        self.varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
@@ -177,7 +176,7 @@ class _CellSteps:
         ]
         values = cell.finished(tuple(values[:count]), ys, indices(made), max(made))
         executor, slots = self._executor, [self._slots[place] for place in ended]
-        _, longest = executor.lengths_of(slots) if executor.varies else ({}, {})
+        _, longest = executor.lengths_of(slots)
         return executor.answers(executor.scatter(values, len(slots), len(slots), longest))
 
 

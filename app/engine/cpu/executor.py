@@ -221,7 +221,7 @@ class CpuExecutor(Executor):
         """
         begin = time.perf_counter_ns()
         rows, parts, last = padded(slots, size), self.model.stages, stages.start
-        known = _, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
+        known = _, longest = self.lengths_of(rows)
         passed: Sequence[torch.Tensor] = ()
         if stages.start:
             passed = self.passed.gather(self.passed.places_of(rows, stages.start - 1), stages.start, longest)
