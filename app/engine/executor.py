@@ -21,8 +21,6 @@ from app.scheduler.types import Klass, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # as a stage: run all stages, one after another
-#: Of the rows of a batch: their lengths along each variable axis, and the longest of them.
-Lengths = tuple[Mapping[str, Array], Mapping[str, int]]
 TRIED_TOKENS = 8  # the most tokens that a text gets in a batch run WHOLE: later steps would show nothing new
 
 
@@ -161,7 +159,7 @@ class Executor:
             self.activations = self.passed = Activations()
         self.seeds = SeedWatch()
 
-    def lengths_of(self, rows: Slots) -> Lengths:
+    def lengths_of(self, rows: Slots) -> tuple[Mapping[str, Array], Mapping[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
         if len(rows) == 1:
             (row,) = rows

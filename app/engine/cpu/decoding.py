@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from app.contract import Array, Model
+from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor, since
 from app.engine.cpu.text_rows import Reading, TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
-from app.models.decoders.texts import TOKENS, Text, TextDecoder
+from app.models.decoders.texts import TOKENS, TextDecoder
 from app.scheduler import prefill
 
 
@@ -50,8 +50,8 @@ class DecodingExecutor(CpuExecutor):
         gathered = time.perf_counter_ns()
         times = self._call.write(texts, begun)
         inferred = time.perf_counter_ns()
-        outputs = self.answers_of(texts[: len(slots)])
-        return Ran(outputs, *since(begin, gathered, inferred), step_ns=int(median(times)))
+        outputs = self._call.answers(texts[: len(slots)])
+        return Ran([*outputs], *since(begin, gathered, inferred), step_ns=int(median(times)))
 
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Ran:
         """The rows are at the first places of the slab; new ones read their prompts between the steps."""
@@ -74,15 +74,12 @@ class DecodingExecutor(CpuExecutor):
         inferred = time.perf_counter_ns()
         ended = [at for at, row in enumerate(map(rows.get, slots)) if row is not None and row.text.reason]
         over = rows.of([slots[at] for at in ended])
-        outputs = self.answers_of([row.text for row in over])
+        outputs = [*self._call.answers([row.text for row in over])] if over else []
         for row in over:
             rows.places.leave(row)
         parts = since(begin, gathered, inferred)
         step_ns = sum(times) // max(1, len(times))
         return Ran(outputs, *parts, step_ns=step_ns, steps=made, ended=tuple(ended))
-
-    def answers_of(self, texts: Sequence[Text]) -> list[Array]:
-        return list(self._call.answers(texts)) if texts else []
 
     # prompts
 

@@ -22,7 +22,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.activations import Passed
 from app.engine.device import Completion, Report, failed, fault_of
-from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Lengths, Ran, Stop, gather_rows
+from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.base import copied, returned
@@ -203,7 +203,7 @@ class CpuExecutor(Executor):
     def whole(self, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""
         if self._stages:
-            return self._pass_through(slots, size, self._stages, None)
+            return self._pass_through(slots, size, self._stages)
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
         inputs, keywords, _, longest = self.batch(rows, again=False)
@@ -213,15 +213,15 @@ class CpuExecutor(Executor):
         outputs = self.scatter(result, len(slots), size, longest)
         return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
-    def _pass_through(self, slots: Slots, size: int, stages: range, stop: Stop | None) -> Ran:
+    def _pass_through(self, slots: Slots, size: int, stages: range, stop: Stop | None = None) -> Ran:
         """Rows, which may come from several batches of the stage before, pass unchanged through these stages. Only the
         result of the last is kept. Without a `stop` none may fail.
 
         What is kept is a copy, too, because a stage may return the same memory each time.
         """
-        begin = time.perf_counter_ns()
+        begin, whole, stop = time.perf_counter_ns(), stop is None, stop or Stop()
         rows, parts, last = padded(slots, size), self.model.stages, stages.start
-        known = _, longest = self.lengths_of(rows)
+        _, longest = self.lengths_of(rows)
         passed: Sequence[torch.Tensor] = ()
         if stages.start:
             passed = self.passed.gather(self.passed.places_of(rows, stages.start - 1), stages.start, longest)
@@ -229,12 +229,12 @@ class CpuExecutor(Executor):
         keywords: dict[str, Any] = {}
         given: list[Any] = []  # what stages take again
         if not stages.start or any(parts.again[stage] for stage in stages):
-            inputs, keywords, *_ = self.batch(rows, known)
+            inputs, keywords, *_ = self.batch(rows)
             given = parts.given(inputs)
         gathered, times = time.perf_counter_ns(), list[int]()
         result: Any = None
         for stage in stages:
-            if times and stop is not None and stop.now:
+            if times and stop.now:
                 break
             called = time.perf_counter_ns()
             try:
@@ -242,13 +242,12 @@ class CpuExecutor(Executor):
                 copies = [argument.clone() for argument in arguments]
                 result = self.calls[stage](*copies, **({} if stage else keywords))
             except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
-                if not times or stop is None:
+                if not times or whole:
                     raise
                 break
             times.append(time.perf_counter_ns() - called)
             last = stage
-            if stop is not None:
-                stop.made = len(times)
+            stop.made = len(times)
             if stage < self.last:
                 passed = passed_on(result, stage, len(rows))
                 self.passed.learn(stage, passed, longest)
@@ -265,13 +264,13 @@ class CpuExecutor(Executor):
         return self.whole(slots, size)
 
     def batch(
-        self, rows: Slots, known: Lengths | None = None, *, again: bool = True
+        self, rows: Slots, *, again: bool = True
     ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
-        """The model's arguments and keywords, and what `lengths_of` returns, unless that is `known`.
+        """The model's arguments and keywords, and what `lengths_of` returns.
 
         `rows`: the slots of the batch, with padding. `again`: one that is alone may run again from its slot.
         """
-        lengths, longest = known or (self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS))
+        lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
         count, first = len(rows), rows[0]
         once = count == 1 and not again and first < self.pool.end  # rows that measure batches run often
         beside = range(first, first + count)  # as nearly all rows are
