@@ -9,30 +9,17 @@ variable axis of its batch (`SecondAxes`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
 
 import torch
 
 from app.engine.kept import Kept
 from app.engine.pool import Slots
-from app.engine.tensors import neighbours
+from app.engine.tensors import Place, rows_at
 from app.models.stages.staged import SecondAxes, resized
 
 
-@dataclass(slots=True, eq=False)
-class Passed:
-    """The result of one batch at `stage`: tensors [rows, ...]."""
-
-    stage: int
-    tensors: tuple[torch.Tensor, ...]
-
-
-Place = tuple[Passed, int]
-
-
-class Activations(Kept[Place]):
-    """Of one placed model."""
+class Activations(Kept[tuple[int, Place]]):
+    """Of one placed model: the stage that each row has completed last, and its place in the result of that batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,19 +28,19 @@ class Activations(Kept[Place]):
     @property
     def nbytes(self) -> int:
         """Bytes of all batches of which a row is still kept."""
-        batches = {id(passed): passed for passed, _ in list(self.values())}
-        return sum(value.nbytes for passed in batches.values() for value in passed.tensors)
+        batches = {id(tensors): tensors for _, (tensors, _) in list(self.values())}
+        return sum(value.nbytes for tensors in batches.values() for value in tensors)
 
-    def commit(self, slots: Slots, passed: Passed) -> None:
-        """The rows in these slots are the first of a batch from now on, and in none of a stage before."""
-        self.join(slots, zip(repeat(passed), range(len(slots))))
+    def commit(self, slots: Slots, stage: int, tensors: tuple[torch.Tensor, ...]) -> None:
+        """The rows in these slots are the first of this result from now on, and in none of a stage before."""
+        self.join(slots, [(stage, (tensors, position)) for position in range(len(slots))])
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
         """The places of these rows, which must have completed `stage` last. Slots may repeat, as padding."""
         found = self.of(slots)
-        if others := {passed.stage for passed, _ in found} - {stage}:  # a bug of the scheduler
+        if others := {completed for completed, _ in found} - {stage}:  # a bug of the scheduler
             raise RuntimeError(f"stage {stage + 1}: a row comes from stage {min(others)}")
-        return found
+        return [place for _, place in found]
 
     def learn(self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int]) -> None:
         """Learn from a result of `stage` which tensors are as long as the batch, and how much memory a row takes.
@@ -72,13 +59,10 @@ class Activations(Kept[Place]):
         longest: Mapping[str, int],
         into: Sequence[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
-        """The arguments of `stage` for a batch of the rows at these places, at the lengths `longest`: copied `into` the
-        given tensors, or into new memory."""
-        runs, found = neighbours(places), []
-        for number in range(len(runs[0][0].tensors)):
+        """The arguments of `stage` for a batch of the rows at these places, at the lengths `longest`: see `rows_at`."""
+
+        def fit(number: int, rows: torch.Tensor) -> torch.Tensor:
             axis = self.axes.of(stage - 1, number) if longest else ""
-            pieces = [batch.tensors[number][first:end] for batch, first, end in runs]
-            if axis:
-                pieces = [resized(piece, longest[axis]) for piece in pieces]
-            found.append(torch.cat(pieces, out=None if into is None else into[number]))
-        return found
+            return resized(rows, longest[axis]) if axis else rows
+
+        return rows_at(places, fit, into)

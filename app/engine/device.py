@@ -13,22 +13,15 @@ from typing import Protocol
 import torch
 
 from app.contract import Model
-from app.engine.executor import Executor, Job, Ran, Stop
+from app.engine.executor import NO_BOUND, Executor, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.models.base import is_out_of_memory, one_line
 from app.models.placement import AS_LOADED, Placement
-from app.scheduler.types import DeviceSpec, Fault, Outcome
+from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
-
-
 _PUSH_DEPTH = 2  # units of a worker at once; more would only delay later rows
-
-
-def push_depth(push_ahead_ns: int) -> int:
-    """Units handed to one worker and unfinished."""
-    return _PUSH_DEPTH if push_ahead_ns else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +38,12 @@ class DeviceOptions:
     max_alive: int | None = None
     graphs: bool = True
     keeps_one: bool = False
+
+    def spec(self, workers: tuple[WorkerSpec, ...], running: int, usual_ahead_ns: int) -> DeviceSpec:
+        """Of a device with these workers, of which so many may run at once. `usual_ahead_ns`: if none is asked for."""
+        ahead = usual_ahead_ns if self.push_ahead_ns is None else self.push_ahead_ns
+        depth = _PUSH_DEPTH if ahead else 1
+        return DeviceSpec(workers, running, self.max_alive or NO_BOUND, depth, ahead, multi_step=True)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 from app.engine.pool import Slots
 
 Batch = TypeVar("Batch")
+#: A row of a batch of tensors [rows, ...]: these, and its position in them.
+Place = tuple[tuple[torch.Tensor, ...], int]
 
 #: The signed type of the same width for each unsigned type: torch lacks many kernels for unsigned integers.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -33,6 +35,25 @@ def neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, in
         end = position + 1
     runs.append((batch, first, end))
     return runs
+
+
+def rows_at(
+    places: Sequence[Place],
+    fit: Callable[[int, torch.Tensor], torch.Tensor] = lambda number, rows: rows,
+    into: Sequence[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """The rows at these places, [rows, ...], copied `into` the given tensors, or into new memory.
+
+    `fit` makes those of one batch, in its tensor of this number, as long as the others.
+    """
+    runs = neighbours(places)
+    return [
+        torch.cat(
+            [fit(number, batch[number][first:end]) for batch, first, end in runs],
+            out=None if into is None else into[number],
+        )
+        for number in range(len(places[0][0]))
+    ]
 
 
 def padded(slots: Slots, size: int) -> list[int]:

@@ -16,13 +16,10 @@ import torch
 from app.engine.kept import Kept
 from app.engine.pool import Slots, pageable
 from app.engine.step_slabs import FirstStep, StepSlabs
-from app.engine.tensors import indices, neighbours
+from app.engine.tensors import Place, indices, rows_at
 from app.models.recurrent.recurrent import State
 
 _SLAB_BYTES = 1 << 30  # of address space; only written pages take memory
-
-#: A row of tensors [rows, ...]: these, and its position in them.
-Place = tuple[tuple[torch.Tensor, ...], int]
 
 
 @dataclass(slots=True, eq=False)
@@ -131,13 +128,6 @@ class CellRows(Kept[CellRow]):
     def _left(self, row: CellRow) -> None:
         if row.slabs is self._slabs:
             self._free.append(row.place)
-
-
-def rows_at(places: Sequence[Place]) -> list[torch.Tensor]:
-    """Copies of the rows at these places, [rows, ...]."""
-    runs = neighbours(places)
-    numbers = range(len(places[0][0]))
-    return [torch.cat([values[number][first:end] for values, first, end in runs]) for number in numbers]
 
 
 def _following(at: torch.Tensor, steps: int) -> torch.Tensor:

@@ -6,14 +6,14 @@ from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor, WorkerThreads
-from app.engine.device import DeviceOptions, push_depth
-from app.engine.executor import NO_BOUND, Executor, Ran
+from app.engine.device import DeviceOptions
+from app.engine.executor import Executor, Ran
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
 from app.models.placement import place
 from app.models.recurrent.cells import CellModel
 from app.models.sources.onnx_model import OnnxModel
-from app.scheduler.types import DeviceSpec, WorkerSpec
+from app.scheduler.types import WorkerSpec
 
 
 class CpuDevice(WorkerThreads):
@@ -31,9 +31,7 @@ class CpuDevice(WorkerThreads):
         self.threads = threads
         running = min(len(capacities), max(1, cores // threads))
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
-        ahead = options.push_ahead_ns or 0
-        bound = options.max_alive or NO_BOUND
-        self.spec = DeviceSpec(workers, running, bound, push_depth(ahead), ahead, multi_step=True)
+        self.spec = options.spec(workers, running, 0)
         self._placement = options.placement
 
     def open(self, model: Model, slots: int) -> Executor:

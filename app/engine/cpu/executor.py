@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Passed
 from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
@@ -256,7 +255,7 @@ class CpuExecutor(Executor):
         if last == self.last:
             outputs = self.scatter(result, len(slots), len(rows), longest)
         else:
-            self.passed.commit(slots, Passed(last, tuple(tensor.clone() for tensor in passed)))
+            self.passed.commit(slots, last, tuple(tensor.clone() for tensor in passed))
         return Ran(outputs, *since(begin, gathered, inferred), stages_ns=tuple(times), steps=len(times))
 
     def trial(self, slots: Slots, size: int) -> Ran:

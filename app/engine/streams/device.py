@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.contract import Model
-from app.engine.device import Completion, Device, DeviceOptions, Report, failed, push_depth
-from app.engine.executor import NO_BOUND, Executor, Job, Ran, Stop
+from app.engine.device import Completion, Device, DeviceOptions, Report, failed
+from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import InStream
@@ -27,7 +27,7 @@ from app.engine.streams.threads import CLOSED, DeviceThread, Health, StreamWorke
 from app.engine.streams.unit import UnitRun
 from app.errors import ConfigError
 from app.models.placement import movable
-from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
+from app.scheduler.types import Fault, WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
@@ -55,9 +55,7 @@ class StreamDevice:
     ) -> None:
         options = options or DeviceOptions()
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
-        ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
-        bound = options.max_alive or NO_BOUND
-        self.spec = DeviceSpec(workers, len(workers), bound, push_depth(ahead), ahead, multi_step=True)
+        self.spec = options.spec(workers, len(workers), _PUSH_AHEAD_NS)
         self.runtime = runtime
         self.health = Health(self.name)
         self._graphs = options.graphs

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
 
 import torch
 
 from app.contract import Array
-from app.engine.activations import Passed, Place
 from app.engine.executor import WHOLE, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.worker_memory import StageGraph
+from app.engine.tensors import Place
 from app.models.base import copied
 
 
@@ -53,7 +52,7 @@ class Launch:
     outputs: Sequence[torch.Tensor] = ()
     places: Sequence[Place] = ()  # where its rows come from; kept for the same reason
     results: Sequence[torch.Tensor] = ()  # the outputs in pinned memory
-    passed: Passed | None = None  # its result for the next stage
+    passed: tuple[torch.Tensor, ...] = ()  # its result for the next stage
     copy = 0  # the number of the last copy of rows that it waits for
 
     def __init__(
@@ -133,17 +132,16 @@ class Launch:
         if self.stage == self.executor.last:
             self.outputs = left
         else:
-            self.passed = Passed(self.stage, tuple(left))
+            self.passed = tuple(left)
 
     def _gathered(self) -> Sequence[torch.Tensor]:
         """What the stage before has left for these rows, in the memory that its graph reads if it has one."""
         if not self.stage:
             return ()
-        rows = range(len(self.slots))
         if self.before is None:
             self.places = self.executor.passed.places_of(self.slots, self.stage - 1)
-        elif self.before.passed is not None:
-            self.places = list(zip(repeat(self.before.passed), rows))
+        else:
+            self.places = [(self.before.passed, row) for row in range(len(self.slots))]
         places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
         inputs = None if self.graph is None else self.graph.inputs
         return self.executor.passed.gather(places, self.stage, self.longest, inputs)
@@ -185,8 +183,8 @@ class Launch:
 
     def commit(self) -> None:
         """It has ended well, and so have the steps before it: keep its result for its rows."""
-        if self.passed is not None:
-            self.executor.passed.commit(self.slots, self.passed)
+        if not self.answers:
+            self.executor.passed.commit(self.slots, self.stage, self.passed)
 
     def end(self) -> None:
         """Release its memory, after its out-event has fired and its results have been copied."""

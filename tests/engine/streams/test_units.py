@@ -167,7 +167,7 @@ def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     bench = Bench(model=staged().model)
     slots = bench.arrive(1.0)
     bench.ran(slots, stage=0)
-    read = weakref.ref(bench.executor.passed.places_of(slots, 0)[0][0].tensors[0])
+    read = weakref.ref(bench.executor.passed.places_of(slots, 0)[0][0][0])
     bench.push(slots, stage=1)
     bench.launch()
     while bench.runtime.step():  # it has run, and nobody has heard of it
