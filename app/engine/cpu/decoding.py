@@ -112,15 +112,12 @@ class DecodingExecutor(CpuExecutor):
         reading = self.activations.reading
         if reading is None or not set(reading.slots) <= set(new):
             lengths = self.pool.lengths[TOKENS]
-            chosen = prefill.together([int(lengths[slot]) for slot in new], tokens)
-            reading = self.activations.reading = self._start_reading([new[place] for place in chosen])
+            chosen = [new[place] for place in prefill.together([int(lengths[slot]) for slot in new], tokens)]
+            (ids, *_), keywords, *_ = self.batch(chosen)
+            own = lengths[chosen].tolist()
+            texts = self._call.start_all(ids, own, keywords["parameters"])
+            reading = self.activations.reading = Reading(chosen, texts, self._call.decoder.reading(ids, own))
         return reading
-
-    def _start_reading(self, new: list[int]) -> Reading:
-        (ids, *_), keywords, lengths, _ = self.batch(new)
-        own = lengths[TOKENS].tolist()
-        texts = self._call.start_all(ids, own, keywords["parameters"])
-        return Reading(new, texts, self._call.decoder.reading(ids, own))
 
     # steps
 
