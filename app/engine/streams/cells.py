@@ -63,7 +63,7 @@ class CellStreamExecutor(StreamExecutor):
         super().__init__(model, pool, runtime, graphs)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
-        self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
+        self.graphs, self.padded_axis, self.padded_bound = graphs, "", 0  # what a step computes has no length
         self._slots = slots
         self.slabs: CellSlabs  # once it has been tried
         self.rows = Kept[int]()  # the steps that each row has made

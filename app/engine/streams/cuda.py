@@ -159,7 +159,7 @@ class CudaRuntime:
     def capture(
         self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Record the operations of `work` as a graph, without running them. One capture at a time: `WorkerGraphs`.
+        """Record the operations of `work` as a graph, without running them. One capture at a time: `WorkerMemory`.
 
         Returns the function that replays the graph, to be called within `enqueue`, and the tensors that each replay
         writes. Raises what `work` raises; then the remains of the graph are added to `kept`, to be freed with the other

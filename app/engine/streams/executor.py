@@ -41,8 +41,8 @@ class StreamExecutor(Executor):
         self.runtime = runtime
         #: Names of the variable axes, in the order of the rows of a unit's index.
         self.axes = sorted(pool.lengths)
-        self.padded_axis = variable_axis(model)  # along which graphs pad
-        self.graphs = graphs and (not self.axes or self.padded_axis is not None) and not model.takes_parameters
+        self.padded_axis, self.padded_bound = variable_axis(model)  # along which graphs pad
+        self.graphs = graphs and (not self.axes or bool(self.padded_axis)) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
 
     @property
@@ -57,25 +57,20 @@ class StreamExecutor(Executor):
 
     def shapes(self, largest: int, size: int) -> list[Shape]:
         """The shapes of graphs for `size` rows on a worker of `largest`: one per length, the longest first."""
-        sizes = sizes_of(largest, fixed=self.padded_axis is None)
+        sizes = sizes_of(largest, fixed=not self.padded_axis)
         padded_size = next(one for one in sizes if one >= size)
-        if self.padded_axis is None:
-            return [Shape(0, padded_size)]
-        lengths = lengths_of(self.padded_axis[1], self.model.info.batching.length_buckets, len(sizes))
+        lengths = lengths_of(self.padded_bound, self.model.info.batching.length_buckets, len(sizes))
         return [Shape(length, padded_size) for length in reversed(lengths)]
 
     def shape(self, worker: int, size: int, longest: Longest) -> Shape | None:
         """The shape of the worker's graph for a batch of `size` rows with these lengths; None if it has none."""
-        memory = self.memories[worker]
-        if self.padded_axis is None:
-            return memory.find(size, 0, 0)
-        length, ends = longest[self.padded_axis[0]], self.model.info.batching.length_buckets
+        length, ends = longest.get(self.padded_axis, 0), self.model.info.batching.length_buckets
         at = bisect_left(ends, length)
-        return memory.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
+        return self.memories[worker].find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
     def padded_to(self, shape: Shape, longest: Longest) -> Mapping[str, int]:
         """The lengths of a batch that is padded to the length of a graph."""
-        return longest if self.padded_axis is None else {self.padded_axis[0]: shape.length}
+        return {self.padded_axis: shape.length} if self.padded_axis else longest
 
     # a batch, on a stream
 

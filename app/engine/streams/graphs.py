@@ -23,16 +23,16 @@ class Shape(NamedTuple):
     size: int
 
 
-def variable_axis(model: Model) -> tuple[str, int] | None:
+def variable_axis(model: Model) -> tuple[str, int]:
     """Name and bound of the one variable axis along which batches may be padded.
 
-    None if there is none or several, if it is unbounded, or if the row check does not refuse models that depend on
+    "" and 0 if there is none or several, if it is unbounded, or if the row check does not refuse models that depend on
     padding.
     """
     inputs = model.info.client_inputs
     bounds = axis_bounds(inputs)
     if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.checks.row_check != "refuse":
-        return None
+        return "", 0
     return next(iter(bounds.items()))
 
 
