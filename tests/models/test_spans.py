@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from app.errors import BadRequest
-from app.models.tasks.questions import ReadContext, SpanAnswers
+from app.models.tasks.questions import SpanAnswers
 from app.models.tasks.task_specs import AGGREGATIONS
+from app.models.tasks.windows import InWindows, LongText
 
 from .task_models import answered, broken, opened, texts, tried
 
@@ -83,7 +84,7 @@ def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     front = opened(tmp_path, "token-classification").front
     message = r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
     with pytest.raises(BadRequest, match=message):
-        front.answers.with_parameters([], {"aggregation": "mean"})
+        front.answers.with_parameters(InWindows([]), {"aggregation": "mean"})
     told = broken(tmp_path, "token-classification", 'aggregation = "mean"')
     assert "task_options.aggregation: expected 'none', 'simple'" in told
 
@@ -160,8 +161,12 @@ def pointed(context: str, window: Any, start: int, end: int, none: float = -9.0)
     return logits
 
 
+def in_one_window(context: str, window: Any, times: int = 1) -> InWindows:
+    return InWindows([LongText(context, window, [range(len(window))] * times)])
+
+
 def answer_of(answers: SpanAnswers, context: str, window: Any, logits: Any, note: Any = None) -> Any:
-    outputs, _ = answers.answer([logits[None]], note or [ReadContext(context, window, [range(len(window))])])
+    outputs, _ = answers.answer([logits[None]], note or in_one_window(context, window))
     text, score, start, end = (array[0] for array in outputs)
     assert context[start:end].encode() == text
     return text.decode(), float(score)
@@ -184,15 +189,13 @@ def test_no_answer_is_an_empty_text_with_its_score(tmp_path: Path) -> None:
     assert (text, score) == ("cat", pytest.approx(softmax(logits[own])[2].prod(), rel=1e-5))
     for value, expected in ((True, ""), (False, "cat")):
         for answers in (SpanAnswers(2), forced):
-            note = answers.with_parameters(
-                [ReadContext(context, window, [range(len(window))])], {"handle_impossible_answer": value}
-            )
+            note = answers.with_parameters(in_one_window(context, window), {"handle_impossible_answer": value})
             assert answer_of(answers, context, window, logits, note)[0] == expected
     with pytest.raises(BadRequest, match=r"^parameters.handle_impossible_answer: expected true or false, got 'yes'"):
-        forced.with_parameters([], {"handle_impossible_answer": "yes"})
+        forced.with_parameters(InWindows([]), {"handle_impossible_answer": "yes"})
     sure = pointed(context, window, 4, 7)
     both = np.stack([logits, sure])
-    outputs, _ = SpanAnswers(2).answer([both], [ReadContext(context, window, [range(len(window))] * 2)])
+    outputs, _ = SpanAnswers(2).answer([both], in_one_window(context, window, 2))
     assert outputs[0][0] == b"cat"
 
 

@@ -8,7 +8,6 @@ tokens' scores, or of its surest token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ import numpy as np
 from app.contract import Answers, Array, Translated
 from app.errors import BadRequest
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Asked, Outputs, padded
-from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.windows import Window, joined, rows_of, windows_of
+from app.models.tasks.task_answers import Outputs, padded
+from app.models.tasks.text_readers import CallTexts
+from app.models.tasks.windows import InWindows, LongText, WindowReader, joined
 from app.values.tensors import shown
 
 _NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
@@ -27,31 +26,8 @@ _OUTSIDE = "O"
 _MOST_PADDED = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The tokens of one text without special ones: their places in the encoding, the word pieces, where each starts
-    and ends in `text`, and whether it continues the word of the token before it. `windows`: the model's rows.
-    """
-
-    windows: Sequence[Window]
-    places: Array
-    pieces: list[str]
-    starts: list[int]
-    ends: list[int]
-    continues: list[bool]
-    text: str
-
-
-class TokenReader(TextReader):
-    """Texts of any length, in windows, unless they are to be cut; the note has the Tokens of each text."""
-
-    windows = True
-    offsets = True
-
-    def __init__(self, tokenizer: Any, *given: Any) -> None:
-        super().__init__(tokenizer, *given)
-        self._unknown = tokenizer.unk_token_id
-        self._marks = bool(getattr(self.backend.model, "continuing_subword_prefix", None))
+class TokenReader(WindowReader):
+    """Texts of any length, in windows, unless they are to be cut."""
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         found = self.not_empty(call, found)
@@ -60,25 +36,7 @@ class TokenReader(TextReader):
             if len(one) > most:
                 wrong = f"expected at most {most} tokens in a request of {len(found)} texts, got {len(one)}"
                 raise call.wrong(row, wrong)
-        windows = [windows_of(one, self.reading.most) for one in found]
-        note = [self._tokens(one, text, own) for one, text, own in zip(found, call.texts, windows, strict=True)]
-        rows = [row for one, own in zip(found, windows, strict=True) for row in rows_of(one, own)]
-        return self.stacked(rows, note)
-
-    def _tokens(self, one: Any, text: str, windows: Sequence[Window]) -> Tokens:
-        """As in transformers a tokenizer that marks the pieces within a word (WordPiece) says which they are; with
-        others a word ends at a space.
-        """
-        places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
-        tokens, spans, ids = one.tokens, one.offsets, one.ids  # each time it makes them anew
-        pieces, offsets = [tokens[place] for place in places], [spans[place] for place in places]
-        if self._marks:
-            within = [len(piece) != end - start for piece, (start, end) in zip(pieces, offsets, strict=True)]
-        else:
-            within = [start > 0 and " " not in text[start - 1 : start + 1] for start, _ in offsets]
-        continues = [each and ids[place] != self._unknown for each, place in zip(within, places, strict=True)]
-        starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-        return Tokens(windows, np.array(places, np.int64), pieces, starts, ends, continues, text)
+        return super().call_rows(call, found)
 
 
 class Tags(Answers):
@@ -91,12 +49,14 @@ class Tags(Answers):
     own_axes = (task_specs.PIECES,)
     quick = False
 
-    def __init__(self, labels: Sequence[str], strategy: str = "") -> None:
+    def __init__(self, labels: Sequence[str], tokenizer: Any, strategy: str = "") -> None:
         super().__init__(task_specs.TOKENS)
         self._labels = labels
         self._strategy = strategy
+        self._unknown = tokenizer.unk_token_id
+        self._marks = bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None))
 
-    def with_parameters(self, note: Sequence[Tokens], parameters: Mapping[str, Any]) -> Any:
+    def with_parameters(self, note: InWindows, parameters: Mapping[str, Any]) -> InWindows:
         """Raises BadRequest for a strategy that does not exist."""
         for name in _NAMES:
             if name in parameters:
@@ -104,13 +64,13 @@ class Tags(Answers):
                 if value not in task_specs.AGGREGATIONS:
                     known = ", ".join(task_specs.AGGREGATIONS)
                     raise BadRequest(f"parameters.{name}: expected one of {known}, got {shown(value)}")
-                return Asked(note, value)
+                return note._replace(option=value)
         return note
 
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        rows, strategy = note if isinstance(note, Asked) else (note, self._strategy)
-        scores = joined(outputs[0], [tokens.windows for tokens in rows])
-        found = [self._found(tokens, own[tokens.places], strategy) for tokens, own in zip(rows, scores, strict=True)]
+    def answer(self, outputs: Sequence[Array], note: InWindows) -> Outputs:
+        strategy = self._strategy if note.option is None else note.option
+        scores = joined(outputs[0], [each.windows for each in note.texts])
+        found = [self._found(each, own, strategy) for each, own in zip(note.texts, scores, strict=True)]
         texts = [padded([[one[key].encode() for one in each] for each in found], b"") for key in ("piece", "label")]
         numbers = [
             padded([[one[key] for one in each] for each in found], 0, dtype)
@@ -129,30 +89,33 @@ class Tags(Answers):
         grouped = entities(found) if not self._strategy else [one for one in found if one["label"] != _OUTSIDE]
         return {"entities": grouped, "tokens": found}
 
-    def _found(self, tokens: Tokens, scores: Array, strategy: str) -> list[dict[str, Any]]:
-        """The tokens or entities of one row."""
-        by_word = strategy not in ("", "none", "simple")
+    def _found(self, read: LongText, scores: Array, strategy: str) -> list[dict[str, Any]]:
+        """The tokens or entities of one text. Special tokens are in none."""
+        one, by_word = read.encoding, strategy not in ("", "none", "simple")
+        special, pieces, spans, ids = one.special_tokens_mask, one.tokens, one.offsets, one.ids  # each is made anew
         words: list[list[int]] = []  # or tokens, each by itself
-        for place in range(len(tokens.pieces)):
-            if by_word and words and tokens.continues[place]:
+        for place in (at for at, not_own in enumerate(special) if not not_own):
+            if by_word and words and ids[place] != self._unknown and self._within(read, pieces[place], spans[place]):
                 words[-1].append(place)
             else:
                 words.append([place])
-        each = [self._labelled(tokens, word, _of_word(scores, word, strategy)) for word in words]
+        each = []
+        for word in words:
+            likely = _of_word(scores, word, strategy)
+            best, first = int(likely.argmax()), word[0]
+            label = _OUTSIDE if np.isnan(likely[best]) else self._labels[best]
+            span = {"start": spans[first][0], "end": spans[word[-1]][1]}
+            each.append({"label": label, "score": likely[best], **span, "piece": pieces[first]})
         if strategy in ("", "none"):
             return each
-        return [{**one, "piece": tokens.text[one["start"] : one["end"]]} for one in entities(each)]
+        return [{**one, "piece": read.text[one["start"] : one["end"]]} for one in entities(each)]
 
-    def _labelled(self, tokens: Tokens, word: Sequence[int], scores: Array) -> dict[str, Any]:
-        best = int(scores.argmax())
-        first, last = word[0], word[-1]
-        return {
-            "label": _OUTSIDE if np.isnan(scores[best]) else self._labels[best],
-            "score": scores[best],
-            "start": tokens.starts[first],
-            "end": tokens.ends[last],
-            "piece": tokens.pieces[first],
-        }
+    def _within(self, read: LongText, piece: str, span: tuple[int, int]) -> bool:
+        """Whether a token continues the word of the token before it. As in transformers a tokenizer that marks such
+        pieces (WordPiece) says so; with others a word ends at a space.
+        """
+        start, end = span
+        return len(piece) != end - start if self._marks else start > 0 and " " not in read.text[start - 1 : start + 1]
 
 
 def _of_word(scores: Array, word: Sequence[int], strategy: str) -> Array:

@@ -16,9 +16,10 @@ import numpy as np
 from app.contract import Answers, Array, SampleRow, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
-from app.models.tasks.task_answers import Asked, Outputs
-from app.models.tasks.text_readers import CallTexts, TextReader, refuse_long
-from app.models.tasks.windows import Window, rows_of, stride_of, windows_of
+from app.models.tasks.task_answers import Outputs
+from app.models.tasks.text_readers import CallTexts, refuse_long
+from app.models.tasks.tokenizing import Window
+from app.models.tasks.windows import InWindows, WindowReader, stride_of
 from app.values.tensors import shown
 
 _LONGEST_ANSWER = 15  # tokens, as in transformers' pipeline
@@ -30,21 +31,10 @@ _UNSPACED = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadContext:
-    """A context, its encoding behind the question, and the windows of that, each a row of the model."""
-
-    context: str
-    encoding: Any
-    windows: Sequence[Window]
-
-
-class QuestionReader(TextReader):
-    """Questions and contexts to windows; the note has a ReadContext for each row. All of a context is read: no cuts."""
+class QuestionReader(WindowReader):
+    """Questions and contexts to windows. All of a context is read: no cuts."""
 
     cuts = False
-    windows = True
-    offsets = True
 
     def __init__(self, tokenizer: Any, *given: Any) -> None:
         super().__init__(tokenizer, *given)
@@ -65,11 +55,7 @@ class QuestionReader(TextReader):
         for row, one in enumerate(found):
             if 1 not in one.sequence_ids:
                 raise call.wrong(row, "expected at least one token, got 0")
-        asked = [
-            ReadContext(context, one, windows_of(one, self.reading.most))
-            for (_, context), one in zip(call.texts, found, strict=True)
-        ]
-        return self.stacked([row for each in asked for row in rows_of(each.encoding, each.windows)], asked)
+        return super().call_rows(call, found)
 
     def example(self) -> SampleRow | None:
         one = super().example()
@@ -102,19 +88,19 @@ class SpanAnswers(Answers):
         self._cls = cls
         self._impossible = impossible
 
-    def with_parameters(self, note: Sequence[ReadContext], parameters: Mapping[str, Any]) -> Any:
+    def with_parameters(self, note: InWindows, parameters: Mapping[str, Any]) -> InWindows:
         value = parameters.get(_OPTION)
         if value is None:
             return note
         if type(value) is not bool:
             raise BadRequest(f"parameters.{_OPTION}: expected true or false, got {shown(value)}")
-        return Asked(note, value)
+        return note._replace(option=value)
 
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+    def answer(self, outputs: Sequence[Array], note: InWindows) -> Outputs:
         rows = iter(outputs[0])
         found = []
-        contexts, impossible = note if isinstance(note, Asked) else (note, self._impossible)
-        for asked in contexts:
+        impossible = self._impossible if note.option is None else note.option
+        for asked in note.texts:
             own = np.array([number == 1 for number in asked.encoding.sequence_ids])  # tokens of the context
             cls = np.array(asked.encoding.ids) == self._cls
             spans = [self._best(next(rows)[: len(each)], own[each], cls[each], each) for each in asked.windows]
@@ -125,8 +111,8 @@ class SpanAnswers(Answers):
             elif impossible and none > best.score:
                 found.append((b"", none, 0, 0))
             else:
-                start, end = _characters(asked.context, asked.encoding, best.first, best.last)
-                found.append((asked.context[start:end].encode(), best.score, start, end))
+                start, end = _characters(asked.text, asked.encoding, best.first, best.last)
+                found.append((asked.text[start:end].encode(), best.score, start, end))
         columns = zip(zip(*found, strict=True), (object, np.float32, np.int64, np.int64), strict=True)
         return [np.array(values, kind) for values, kind in columns], None
 

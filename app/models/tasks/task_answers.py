@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -43,13 +43,6 @@ def task_model(
         checks=Checks(samples),
         front=Front(asked or reader, answers, (asked or reader).example(), **fronts),
     )
-
-
-class Asked(NamedTuple):
-    """A reader's note, and what the parameters of the request ask of its answer."""
-
-    note: Any
-    option: Any
 
 
 def padded(rows: Sequence[Any], fill: Any, dtype: Any = object) -> Array:

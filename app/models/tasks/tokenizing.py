@@ -6,7 +6,6 @@ tokenizer itself is set to, which is shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from app.contract import TextCut
@@ -14,6 +13,8 @@ from app.errors import BadRequest
 
 #: From texts, and whether to add special tokens, to encodings.
 Encode = Callable[..., Sequence[Any]]
+#: Places of an encoding that a row of the model shows, in order.
+Window = Sequence[int]
 
 
 class TokenIds(NamedTuple):
@@ -87,37 +88,31 @@ def encode_cut(
         raise BadRequest(f"{cut.name}: {wrong}", param=cut.name)
     if isinstance(backend, SlowTokenizer):
         return [backend.cut(text, room, left, special) for text in texts]
-    parts = iter(encode(list(chain.from_iterable(texts)) if pairs else texts, add_special_tokens=False))
-    return [_cut(backend, list(islice(parts, 1 + pairs)), cut, room, left, special) for _ in texts]
+    return [_cut(one, 1 + pairs, cut, room, left) for one in encode(texts, add_special_tokens=special)]
 
 
-def _cut(backend: Any, parts: Sequence[Any], cut: TextCut, room: int, left: bool, special: bool) -> Any:
-    """The encoding of a text or pair from those of its parts."""
-    lengths = [len(part) for part in parts]
+def _cut(one: Any, texts: int, cut: TextCut, room: int, left: bool) -> Any:
+    """The encoding without the tokens that are too many of its texts. Not by `truncate`: it keeps all that it cuts off,
+    and of a pair each piece of the one is then joined with each of the other.
+    """
+    numbers = one.sequence_ids  # of the text that a token is of; None: a special token
+    own = [[at for at, number in enumerate(numbers) if number == text] for text in range(texts)]
+    lengths = [len(places) for places in own]
     if cut.last:
-        lengths[-1] = min(lengths[-1], cut.most or room)
+        kept = [*lengths[:-1], min(lengths[-1], cut.most or room)]
     else:
-        lengths = _shortened(lengths, room)
-    if len(parts) == 2 and lengths != [*map(len, parts)]:
-        return _cut_pair(backend.post_process(*parts, special), parts, lengths, left)
-    for part, length in zip(parts, lengths, strict=True):
-        if length < len(part):
-            part.truncate(length, direction="left" if left else "right")
-    return backend.post_process(*parts, *[None] * (2 - len(parts)), special)
+        kept = _shortened(lengths, room)
+    if kept == lengths:
+        return one
+    gone = [places[: len(places) - most] if left else places[most:] for places, most in zip(own, kept, strict=True)]
+    others = sorted(set(range(len(numbers))).difference(*gone))
+    return shown(one, [others], TokenIds._fields)[0]
 
 
-def _cut_pair(whole: Any, parts: Sequence[Any], lengths: Sequence[int], left: bool) -> TokenIds:
-    """The pair with so many tokens of each part. Not by `truncate`: it keeps all that it cuts off, and of a pair each
-    piece of the one is then joined with each of the other."""
-    special, columns, end = whole.special_tokens_mask, (whole.ids, whole.type_ids), 0
-    kept: tuple[list[int], list[int]] = ([], [])
-    for part, length in zip(parts, lengths, strict=True):
-        begin = special.index(0, end) if len(part) else end
-        first = begin + (len(part) - length if left else 0)
-        for values, column in zip(kept, columns, strict=True):
-            values += column[end:begin] + column[first : first + length]
-        end = begin + len(part)
-    return TokenIds(*(values + column[end:] for values, column in zip(kept, columns, strict=True)))
+def shown(one: Any, windows: Sequence[Window], fields: Sequence[str] = ("ids", "type_ids")) -> list[TokenIds]:
+    """What each window shows of these `fields` of an encoding."""
+    columns = [getattr(one, name) for name in fields]  # an encoding makes such a list whenever it is asked
+    return [TokenIds(*([column[at] for at in window] for column in columns if column)) for window in windows]
 
 
 def _shortened(lengths: list[int], room: int) -> list[int]:

@@ -1,21 +1,46 @@
-"""Texts that are too long for a model, in overlapping windows, each a row of the model.
-
-A window is a list of places: which tokens of the whole encoding it shows, in order.
-"""
+"""Texts that are too long for a model, in overlapping windows, each a row of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.contract import Array
-from app.models.tasks.tokenizing import TokenIds
+from app.contract import Array, Translated
+from app.models.tasks.text_readers import CallTexts, TextReader
+from app.models.tasks.tokenizing import Window, shown
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 
-Window = Sequence[int]
+
+class LongText(NamedTuple):
+    """A text, of a pair the last, its encoding, and the windows of that."""
+
+    text: str
+    encoding: Any
+    windows: Sequence[Window]
+
+
+class InWindows(NamedTuple):
+    """The note of a call: its texts, and what the parameters of the request ask of the answer, if anything."""
+
+    texts: Sequence[LongText]
+    option: Any = None
+
+
+class WindowReader(TextReader):
+    """Texts of any length, or pairs whose last text may have any, in windows; its notes are InWindows."""
+
+    windows = True
+    offsets = True
+
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
+        texts = [
+            LongText(text[-1] if isinstance(text, tuple) else text, one, windows_of(one, self.reading.most))
+            for one, text in zip(found, call.texts, strict=True)
+        ]
+        return self.stacked([row for each in texts for row in shown(each.encoding, each.windows)], InWindows(texts))
 
 
 def stride_of(most: int) -> int:
@@ -37,12 +62,6 @@ def windows_of(one: Any, most: int) -> list[Window]:
     step = max(1, room - stride_of(most))
     begins = range(lead, end - (room - step), step)
     return [[*range(lead), *range(begin, min(begin + room, end)), *range(end, len(one))] for begin in begins]
-
-
-def rows_of(one: Any, windows: Sequence[Window]) -> list[TokenIds]:
-    """The tokens that each window shows."""
-    ids, type_ids = one.ids, one.type_ids  # an encoding makes such a list of all its tokens whenever it is asked
-    return [TokenIds([ids[at] for at in window], [type_ids[at] for at in window]) for window in windows]
 
 
 def joined(values: Array, windows: Sequence[Sequence[Window]]) -> list[Array]:
