@@ -9,15 +9,17 @@ Here are the batches to run and the comparison; `segment_check.py` runs them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
+import torch
 
 from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
+from app.models.base import V2_DATATYPES
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
@@ -111,15 +113,6 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 
-def first_finding(compare: Comparison, ran: Iterable[tuple[Batch, Sequence[RowOutputs]]]) -> Finding | None:
-    """The largest difference of the first batch that has one. `ran`: batches and the answers of their rows."""
-    for batch, got in ran:
-        found = compare.difference(batch.places, got, batch.how)
-        if found is not None:
-            return Finding(batch.cause, found)
-    return None
-
-
 def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
     """Rows of one length, in another order, filled up with copies to `most`, and beside longer rows. Up to `most` rows:
     a model may compute large batches in another way, as in parts.
@@ -149,25 +142,33 @@ def padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:
     return f"in company of {len(batch) - 1} shorter row{'s' * (len(batch) > 2)}"
 
 
-def by_row(outputs: Sequence[TensorSpec], values: Sequence[Array], rows: Sequence[SampleRow]) -> list[list[Array]]:
+def by_row(outputs: Sequence[TensorSpec], values: Sequence[Any], rows: Sequence[SampleRow]) -> list[list[Array]]:
     """Split a batch's outputs, these rows first: a list of arrays per row, cut to the row's own length."""
+    arrays = [_array(value) for value in values]
     return [
-        [_cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
+        [_cut(spec, array[position], row) for spec, array in zip(outputs, arrays, strict=True)]
         for position, row in enumerate(rows)
     ]
 
 
+def _array(value: torch.Tensor | Array) -> Array:
+    """A tensor as an array, BF16 as its bits; the real part, in double precision, for a type that V2 does not have."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype not in V2_DATATYPES:
+        value = (value.real if value.is_complex() else value).to(torch.float64)
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy(force=True)
+    return array
+
+
 def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
-    """One row's output, cut to its own length; a single value becomes an array of one."""
+    """One row's output, cut to its own length; a single value becomes an array of one. Floats in double precision."""
     answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
-    if spec.fixed or answer.ndim != len(spec.axes):
-        return answer
-    own = tuple(slice(row.lengths.get(axis)) for axis in spec.axes)
-    shorter: Array = answer[own]
-    return shorter
-
-
-_Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, how that was run
+    if not spec.fixed and answer.ndim == len(spec.axes):
+        answer = answer[tuple(slice(row.lengths.get(axis)) for axis in spec.axes)]
+    if spec.datatype == "BF16":
+        answer = (answer.astype(np.uint32) << 16).view(np.float32)
+    return answer.astype(np.float64) if spec.datatype in FLOATS else answer
 
 
 class Comparison:
@@ -179,78 +180,59 @@ class Comparison:
     def __init__(
         self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[RowOutputs], once: str
     ) -> None:
-        self._outputs = outputs
-        self._tolerance = tolerance
-        self._expected = expected
-        self._once = once
-        floats = [spec.datatype in FLOATS for spec in outputs]
-        self._flips = max(tolerance.flips, _NEAR_TIES if any(floats) else 0)
-        self._flipped = [[np.zeros(answer[index].shape, bool) for answer in expected] for index in range(len(outputs))]
-        self._scales = [self._scale(index) if is_float else 0.0 for index, is_float in enumerate(floats)]
-
-    def _scale(self, index: int) -> float:
-        """The largest value of an output: rounding errors are in proportion to the summands."""
-        values = np.concatenate([_numbers(self._outputs[index], answer[index]).ravel() for answer in self._expected])
-        return float(np.abs(values[np.isfinite(values)]).max(initial=0))
+        self._tolerance, self._expected, self._once = tolerance, expected, once
+        #: The outputs with their numbers, floats first.
+        self._outputs = sorted(enumerate(outputs), key=lambda each: each[1].datatype not in FLOATS)
+        has_floats = any(spec.datatype in FLOATS for spec in outputs)
+        self._flips = max(tolerance.flips, _NEAR_TIES if has_floats else 0)
+        self._flipped = [[np.zeros(value.shape, bool) for value in answer] for answer in expected]
 
     def difference(self, places: Sequence[int], got: Sequence[RowOutputs], how: Sequence[str]) -> str | None:
         """The largest difference, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
-        order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in FLOATS)
-        for index in order:
-            spec = self._outputs[index]
-            rows = [
-                (place, self._expected[place][index], answer[index], done)
-                for place, answer, done in zip(places, got, how, strict=True)
-            ]
-            compare = self._floats if spec.datatype in FLOATS else self._others
-            found = self._shapes(rows) or compare(index, rows)
-            if found is not None:
-                return f"output {spec.name!r}: {found}"
+        for index, spec in self._outputs:
+            is_float = spec.datatype in FLOATS
+            scale = self._scale(index) if is_float else 0.0
+            worst, found = float(is_float), None  # a float may differ by its tolerance, 1
+            for place, answer, done in zip(places, got, how, strict=True):
+                a, b = self._expected[place][index], answer[index]
+                if a.shape != b.shape:
+                    shapes = f"shape {list(a.shape)} {self._once}, shape {list(b.shape)} {done}"
+                    return f"output {spec.name!r}: {shapes}"
+                gaps = self._in_tolerances(a, b, scale) if is_float else _gaps(a, b)
+                self._flipped[place][index] |= gaps > 0
+                if gaps.max(initial=0) > worst:
+                    at = np.unravel_index(int(gaps.argmax()), gaps.shape)
+                    worst, found = float(gaps[at]), (a[at], b[at], done)
+            if found is not None and (text := self._told(index, is_float, *found)):
+                return f"output {spec.name!r}: {text}"
         return None
 
-    def _shapes(self, rows: Sequence[_Row]) -> str | None:
-        for _, a, b, how in rows:
-            if a.shape != b.shape:
-                return f"shape {list(a.shape)} {self._once}, shape {list(b.shape)} {how}"
-        return None
+    def _told(self, index: int, is_float: bool, one: Any, other: Any, how: str) -> str:
+        """The two values, in words; "" for integers, booleans and text of which so few differ as by near ties."""
+        if is_float:
+            gap = f"(the largest difference, {abs(one - other):.4g})"
+            return f"{one:.4g} {self._once}, {other:.4g} {how} {gap}"
+        flipped = np.concatenate([answer[index].ravel() for answer in self._flipped])
+        count = int(flipped.sum())
+        if count <= self._flips * flipped.size:
+            return ""
+        differ = f"(the largest difference; {count} of {flipped.size} values differ)"
+        return f"{one} {self._once}, {other} {how} {differ}"
 
-    def _floats(self, index: int, rows: Sequence[_Row]) -> str | None:
-        spec, tolerance = self._outputs[index], self._tolerance
-        worst, found = 1.0, None
-        for _, first, second, how in rows:
-            a, b = _numbers(spec, first), _numbers(spec, second)
-            with np.errstate(all="ignore"):
-                bound = tolerance.relative * np.maximum(np.abs(a), np.abs(b))
-                bound += tolerance.absolute * max(self._scales[index], _LEAST_SCALE)
-                excess = np.abs(a - b) / bound
-            excess[~np.isfinite(a) | ~np.isfinite(b)] = np.inf
-            excess[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
-            if excess.max(initial=0) > worst:
-                place = np.unravel_index(int(excess.argmax()), excess.shape)
-                worst = float(excess[place])
-                gap = f"(the largest difference, {abs(a[place] - b[place]):.4g})"
-                found = f"{a[place]:.4g} {self._once}, {b[place]:.4g} {how} {gap}"
+    def _scale(self, index: int) -> float:
+        """The largest value of an output: rounding errors are in proportion to the summands."""
+        values = np.concatenate([answer[index].ravel() for answer in self._expected])
+        return max(_LEAST_SCALE, float(np.abs(values[np.isfinite(values)]).max(initial=0)))
+
+    def _in_tolerances(self, a: Array, b: Array, scale: float) -> Array:
+        """How far floats differ, as multiples of what they may."""
+        with np.errstate(all="ignore"):
+            bound = self._tolerance.relative * np.maximum(np.abs(a), np.abs(b)) + self._tolerance.absolute * scale
+            found: Array = np.abs(a - b) / bound
+        found[~np.isfinite(a) | ~np.isfinite(b)] = np.inf
+        found[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
         return found
 
-    def _others(self, index: int, rows: Sequence[_Row]) -> str | None:
-        """Integers, booleans and text."""
-        worst, found = 0.0, None
-        for at, a, b, how in rows:
-            gaps = np.asarray(a != b, float) if a.dtype == object else np.abs(a.astype(float) - b.astype(float))
-            self._flipped[index][at] |= gaps > 0
-            if gaps.max(initial=0) > worst:
-                place = np.unravel_index(int(gaps.argmax()), gaps.shape)
-                worst = float(gaps[place])
-                found = f"{a[place]} {self._once}, {b[place]} {how}"
-        count = sum(int(flipped.sum()) for flipped in self._flipped[index])
-        values = sum(flipped.size for flipped in self._flipped[index])
-        if found is None or count <= self._flips * values:
-            return None
-        return f"{found} (the largest difference; {count} of {values} values differ)"
 
-
-def _numbers(spec: TensorSpec, values: Array) -> Array:
-    """A float output in double precision. BF16 comes as its bits."""
-    if spec.datatype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return values.astype(np.float64)
+def _gaps(a: Array, b: Array) -> Array:
+    return np.asarray(a != b, float) if a.dtype == object else np.abs(a.astype(float) - b.astype(float))

@@ -18,7 +18,7 @@ import torch
 
 from app.contract import Array, SampleRow, TensorSpec
 from app.models.base import V2_DATATYPES
-from app.models.checks.row_check import Batch, Cause, Comparison, Finding, Tolerance, by_row, first_finding
+from app.models.checks.row_check import Batch, Cause, Comparison, Finding, Tolerance, by_row
 
 _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
@@ -60,20 +60,37 @@ def check_segments(segments: Iterable[Segment], tolerance: Tolerance, most: int)
     `most`: the most rows of a batch. Raises what a segment raises.
     """
     for segment in segments:
-        alone = [_by_row(segment.specs, one.made, [one])[0] for one in segment.lone]
+        alone = [_by_row(segment, one.made, [one])[0] for one in segment.lone]
         compare = Comparison(segment.specs, tolerance, alone, segment.once)
-        found = first_finding(compare, ((batch, _together(segment, batch)) for batch in segment.batches))
-        for place in () if found else segment.beside_nan:
-            one = segment.lone[place]
-            by_itself = Comparison(segment.specs, tolerance, [alone[place]], segment.once)
-            found = found or first_finding(by_itself, _beside_nan(segment, one, most))
-        if found and segment.again is not None:
-            again = [_by_row(segment.specs, segment.again(one), [one])[0] for one in segment.lone]
-            if compare.difference(range(len(again)), again, ["again"] * len(again)):
-                return Finding(segment.changes, found.difference)
-        if found:
-            return found
+        for batch, got in _ran(segment, most):
+            wrong = compare.difference(batch.places, got, batch.how)
+            if wrong is None:
+                continue
+            if segment.again is not None:
+                again = [_by_row(segment, segment.again(one), [one])[0] for one in segment.lone]
+                if compare.difference(range(len(again)), again, ["again"] * len(again)):
+                    return Finding(segment.changes, wrong)
+            return Finding(batch.cause, wrong)
     return None
+
+
+def _ran(segment: Segment, most: int) -> Iterator[tuple[Batch, list[list[Array]]]]:
+    """The batches, and the results of their rows; then rows beside some of NaN and infinity, unless it refuses these.
+    A batch is filled up with copies of the last row.
+    """
+    for batch in segment.batches:
+        rows = [segment.lone[place] for place in batch.places]
+        yield batch, _by_row(segment, segment.run([*rows, *[rows[-1]] * (batch.size - len(rows))]), rows)
+    for place in segment.beside_nan:
+        one = segment.lone[place]
+        spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
+        with suppress(Exception):
+            made = segment.run([one, *spoilt])
+            yield Batch([place], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
+
+
+def _by_row(segment: Segment, values: Tensors, rows: Sequence[LoneRow]) -> list[list[Array]]:
+    return by_row(segment.specs, values, [one.row for one in rows])
 
 
 def beside(lone: Sequence[LoneRow], places: Sequence[int], cause: Cause = Cause.COMPANY) -> Batch:
@@ -91,34 +108,6 @@ def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:
     axes = tuple(axis if dim == 0 else "" for dim in range(value.ndim - 1))
     shape = tuple(value.shape[1:])
     return TensorSpec(name, V2_DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
-
-
-def _together(segment: Segment, batch: Batch) -> list[list[Array]]:
-    """The results of the rows of a batch, which is filled up with copies of the last."""
-    rows = [segment.lone[place] for place in batch.places]
-    return _by_row(segment.specs, segment.run([*rows, *[rows[-1]] * (batch.size - len(rows))]), rows)
-
-
-def _beside_nan(segment: Segment, one: LoneRow, most: int) -> Iterator[tuple[Batch, list[list[Array]]]]:
-    """The row beside some that hold NaN and infinity, unless it refuses these."""
-    spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
-    with suppress(Exception):
-        made = segment.run([one, *spoilt])
-        yield Batch([0], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment.specs, made, [one])
-
-
-def _by_row(specs: Sequence[TensorSpec], values: Tensors, rows: Sequence[LoneRow]) -> list[list[Array]]:
-    return by_row(specs, list(map(_comparable, values)), [one.row for one in rows])
-
-
-def _comparable(value: torch.Tensor | Array) -> Array:
-    """A tensor as an array, BF16 as its bits; the real part, in double precision, for a type that V2 does not have."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.dtype not in V2_DATATYPES:
-        value = (value.real if value.is_complex() else value).to(torch.float64)
-    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy(force=True)
-    return array
 
 
 def _filled(one: LoneRow, wrong: float) -> LoneRow:
