@@ -14,57 +14,56 @@ import numpy as np
 from app.contract import Answers, Array, SampleRow
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Outputs, best_first, padded
-from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
+from app.models.tasks.text_readers import CallTexts, TextReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
 
 
-class SentencesReader(WrappingReader):
+class ListReader(TextReader):
+    """Of a text and a list: each element of the list is a row of the model at least."""
+
+    def rows(self, sent: Sequence[Array]) -> int:
+        return sum(value is not None for value in sent[-1].flat)
+
+
+class SentencesReader(ListReader):
     """A source sentence and others to compare it with, each a row of the model. The note is how many, by row."""
 
-    sent = task_specs.COMPARED
+    alone = True
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
-        sources = self.reader.texts(arrays[0], "source_sentence")
+        sources = self.texts(arrays[0], "source_sentence")
         given, counts, names = _elements("sentences", arrays[1])
-        others = iter(self.reader.texts(given, names.__getitem__))
+        others = iter(self.texts(given, names.__getitem__))
         others_names, texts, all_names = iter(names), [], []
         for row, (source, count) in enumerate(zip(sources, counts, strict=True)):
             texts += [source, *islice(others, count)]
             all_names += ["source_sentence" + _of_row(row, len(sources)), *islice(others_names, count)]
         return CallTexts(texts, all_names.__getitem__, counts)
 
-    def example(self) -> SampleRow | None:
-        if (one := self.reader.example()) is None:
-            return None
-        text = one.arrays[0].item()
-        return SampleRow((one.arrays[0], np.array([text, text.rsplit(b" ", 1)[0]], object)), {"sentences": 2})
+    def example_of(self, text: str) -> SampleRow:
+        source, other = text.encode(), text.rsplit(" ", 1)[0].encode()
+        return SampleRow((np.array(source, object), np.array([source, other], object)), {"sentences": 2})
 
 
-class LabelsReader(WrappingReader):
+class LabelsReader(ListReader):
     """A text and candidate labels. Each label is a row of the model: the text, paired with a sentence of the label.
 
-    `template` makes the sentence. The note is the labels of each row.
+    The note is the labels of each row.
     """
 
-    sent = task_specs.LABELLED
-
-    def __init__(self, reader: TextReader, template: str) -> None:
-        super().__init__(reader)
-        self._template = template
-
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
-        texts = self.reader.texts(arrays[0], "text")
+        texts = self.texts(arrays[0], "text")
         labels, counts, names = _elements("candidate_labels", arrays[1])
-        sentences = [self._template.replace("{}", label) for label in self.reader.texts(labels, names.__getitem__)]
+        template = self.reading.template
+        sentences = [template.replace("{}", label) for label in self.texts(labels, names.__getitem__)]
         repeated = chain.from_iterable(repeat(text, count) for text, count in zip(texts, counts, strict=True))
         pairs = list(zip(repeated, sentences, strict=True))
         return CallTexts(pairs, lambda place: f"text and {names[place]}", _split(labels, counts))
 
-    def example(self) -> SampleRow | None:
-        one = self.reader.example()
+    def example_of(self, text: str) -> SampleRow:
         labels: Array = np.array([b"weather", b"politics"], object)
-        return None if one is None else SampleRow((one.arrays[0], labels), {"candidate_labels": 2})
+        return SampleRow((np.array(text.encode(), object), labels), {"candidate_labels": 2})
 
 
 class GivenLabels(Answers):

@@ -57,9 +57,8 @@ class QuestionReader(WindowReader):
                 raise call.wrong(row, "expected at least one token, got 0")
         return super().call_rows(call, found)
 
-    def example(self) -> SampleRow | None:
-        one = super().example()
-        return None if one is None else SampleRow((np.array(b"What day?", object), one.arrays[1]))
+    def example_of(self, text: str) -> SampleRow:
+        return SampleRow((np.array(b"What day?", object), np.array(text.encode(), object)))
 
 
 @dataclass(frozen=True, slots=True)

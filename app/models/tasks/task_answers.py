@@ -26,13 +26,11 @@ def task_model(
     outputs: tuple[TensorSpec, ...],
     samples: tuple[SampleRow, ...] = (),
     *,
-    asked: Reader | None = None,
     read_parameters: Callable[[Mapping[str, Any]], object] | None = None,
     **fronts: Front | None,
 ) -> Model:
-    """`outputs`: the module's own. `samples`: rows to try it with. `asked`: reads what clients send, where the reader
-    itself does not. `read_parameters`: of a model that writes. `fronts`: the further ones of its Front. Its example is
-    made up, unless [warmup] gives real rows.
+    """`outputs`: the module's own. `samples`: rows to try it with. `read_parameters`: of a model that writes. `fronts`:
+    the further ones of its Front. Its example is made up, unless [warmup] gives real rows.
     """
     return Model(
         info=replace(info, inputs=reader.inputs, outputs=outputs),
@@ -41,7 +39,7 @@ def task_model(
         read_parameters=read_parameters,
         writes=read_parameters is not None,
         checks=Checks(samples),
-        front=Front(asked or reader, answers, (asked or reader).example(), **fronts),
+        front=Front(reader, answers, reader.example(), **fronts),
     )
 
 

@@ -6,7 +6,6 @@ time, which is not thread-safe.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,7 +48,8 @@ _SAMPLE_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How texts are read. `pad`: the id of padding; `prompt` is put before each text.
+    """How texts are read. `pad`: the id of padding; `prompt` is put before each text; `template` makes a sentence of a
+    label.
 
     A text of more than `most` tokens, special ones included, is refused, or cut if `truncate` is set; of a pair the
     longer text is cut. `cut`: where a request says that long texts are to be cut, and not to how many tokens; None:
@@ -64,6 +64,7 @@ class Reading:
     cut: int | None = None
     positions: int | None = None
     bos: int | None = None
+    template: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,13 @@ class CallTexts:
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
-    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order.
+    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. Subclasses make the texts of
+    other inputs, or read more in their tokens. A client's row may become several of the model.
     """
 
     cuts = True
+    whole = False  # the texts already have their prompt and special tokens
+    alone = False  # of two inputs each text is read alone, not as a pair
     windows = False  # reads long texts; the queue bounds the number of windows of one
     offsets = False  # needs to know where tokens are in the text
     example_text = EXAMPLE
@@ -127,8 +131,25 @@ class TextReader(Reader):
         return [spec.name for spec in self.inputs]
 
     def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
-        """Raises BadText for bytes that are no UTF-8, and for a text without tokens or with too many."""
-        return self.translated([self.call_texts(arrays) for arrays in calls], cut)
+        """All texts are tokenized at once. Raises BadText for bytes that are no UTF-8, and for a text without tokens or
+        with too many.
+        """
+        asked = [self.call_texts(arrays) for arrays in calls]
+        cut, whole = cut or self._cut, self.whole
+        prompt = "" if whole else self.reading.prompt
+        texts: list[Any] = []
+        for call in asked:
+            if cut is None:
+                refuse_long(call, self.reading.most, windows=self.windows)
+            own = call.texts if cut is None else self._near(call.texts, cut)
+            texts += [prompt + text for text in own] if prompt else own
+        if cut is None:
+            encoded = self._encode(texts, add_special_tokens=not whole)
+        else:
+            most, left = self.cutting(cut)
+            encoded = encode_cut(self.backend, self._encode, texts, cut, most, left, special=not whole)
+        found = iter(encoded if whole else map(self._with_one_bos, encoded))
+        return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in asked]
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""
@@ -143,29 +164,6 @@ class TextReader(Reader):
             same = row and value is call.texts[row - 1]  # a query: it stays one text
             found.append(found[-1] if same else call.text(row))
         return found
-
-    def translated(self, calls: Sequence[CallTexts], cut: TextCut | None, *, whole: bool = False) -> list[Translated]:
-        """The model's rows of each call; all texts are tokenized at once. Raises BadText.
-
-        `whole`: the texts already have their prompt and special tokens.
-        """
-        cut, prompt = cut or self._cut, "" if whole else self.reading.prompt
-        texts: list[Any] = []
-        for call in calls:
-            if cut is None:
-                refuse_long(call, self.reading.most, windows=self.windows)
-            own = call.texts if cut is None else self._near(call.texts, cut)
-            texts += [prompt + text for text in own] if prompt else own
-        if cut is None:
-            encoded = self._encode(texts, add_special_tokens=not whole)
-        else:
-            encoded = self._encoded_cut(texts, cut, special=not whole)
-        found = iter(encoded if whole else map(self._with_one_bos, encoded))
-        return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
-
-    def _encoded_cut(self, texts: Sequence[Any], cut: TextCut, special: bool) -> Sequence[Any]:
-        most, left = self.cutting(cut)
-        return encode_cut(self.backend, self._encode, texts, cut, most, left, special=special)
 
     def _near(self, texts: Sequence[Any], cut: TextCut) -> list[Any]:
         """The texts without what is far from where they are cut, which is not tokenized."""
@@ -217,18 +215,22 @@ class TextReader(Reader):
         return Translated(read, {TOKENS: max(lengths)}, {TOKENS: lengths} if len(lengths) > 1 else None, note)
 
     def example(self) -> SampleRow | None:
-        """As many words of a short sentence as fit. None if not even one does."""
+        """A row of as many words of a short sentence as fit. None if not even one does."""
         words = self.example_text.split()
         for count in range(len(words), 0, -1):
-            row: Array = np.array(" ".join(words[:count]).encode(), object)
+            row = self.example_of(" ".join(words[:count]))
             with suppress(BadRequest):
-                self.read([[row] * len(self.sent)])
-                return SampleRow((row,) * len(self.sent))
+                self.read([[array[None] for array in row.arrays]])
+                return row
         return None
+
+    def example_of(self, text: str) -> SampleRow:
+        """A row of clients with this text."""
+        return SampleRow((np.array(text.encode(), object),) * len(self.sent))
 
     def samples(self) -> tuple[SampleRow, ...]:
         """Rows to try the model with: real text, because some models look for special tokens."""
-        rows, pairs = [], len(self.sent) > 1
+        rows, pairs = [], len(self.sent) > 1 and not self.alone
         length, added = min(_SAMPLE_LENGTH, self.reading.most), self.backend.num_special_tokens_to_add(pairs)
         for place, text in enumerate(_SAMPLE_TEXTS):
             most = length if text is not _SAMPLE_TEXTS[-1] else max(1 + added, length // 2)
@@ -256,30 +258,6 @@ class MaskReader(TextReader):
             if not 1 <= len(places) <= MOST_MASKS:
                 raise call.wrong(row, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
         return read
-
-
-class WrappingReader(Reader):
-    """Makes texts from other inputs of clients, for a TextReader to read. A client's row may become several texts.
-
-    `whole`: the texts already have their prompt and special tokens.
-    """
-
-    cuts = True
-    whole = False
-
-    def __init__(self, reader: TextReader) -> None:
-        self.reader = reader
-        self.inputs = reader.inputs
-
-    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
-        return self.reader.translated([self.call_texts(arrays) for arrays in calls], cut, whole=self.whole)
-
-    @abstractmethod
-    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
-        """The texts of a call. Raises BadText."""
-
-    def rows(self, sent: Sequence[Array]) -> int:
-        return sum(value is not None for value in sent[-1].flat)
 
 
 def refuse_long(call: CallTexts, most: int, *, windows: bool = False) -> None:

@@ -53,7 +53,7 @@ class TextModel:
             )
         if "token_type_ids" not in inspect.signature(model.forward).parameters:
             tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        own, pairs = self.files.most_tokens(), len(sent) > 1
+        own, pairs = self.files.most_tokens(), len(sent) > 1 and not kind.alone
         most = most_tokens(_positions(model), tokenizer, own, options.max_tokens, pairs)
         how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
         return kind(tokenizer, vocabulary, how, sent)
@@ -87,7 +87,8 @@ def _feature_extraction(text: TextModel) -> Model:
 def _sentence_similarity(text: TextModel) -> Model:
     reader, made, output = _embedder(text)
     answers, embedder = Similarities(text.files.similarity()), Front(reader, Answers((output,)), reader.example())
-    return text.opened(reader, made, answers, output, asked=SentencesReader(reader), embedder=embedder)
+    sentences = text.reader(task_specs.COMPARED, kind=SentencesReader, prompt=reader.reading.prompt)
+    return text.opened(sentences, made, answers, output, embedder=embedder)
 
 
 def _rerank(text: TextModel) -> Model:
@@ -132,9 +133,9 @@ def _zero_shot(text: TextModel) -> Model:
         raise ConfigError(
             f"task: expected a label entailment for 'zero-shot-classification', got {', '.join(labels_of(config))}"
         )
-    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR))
-    asked, answers = LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label)
-    return text.opened(reader, partial(scores, "none"), answers, vector("logits", len(labels)), asked=asked)
+    reader = text.reader(task_specs.LABELLED, kind=LabelsReader, template=options.hypothesis_template)
+    answers = GivenLabels(entailed, options.multi_label)
+    return text.opened(reader, partial(scores, "none"), answers, vector("logits", len(labels)))
 
 
 def _writing(task: str, text: TextModel) -> Model:
@@ -146,13 +147,14 @@ def _writing(task: str, text: TextModel) -> Model:
     options = options.model_copy(update={"max_tokens": bounds.prompt})
     prompt = prefix_of(model, task) if options.prompt is None else options.prompt
     adds_bos = tokenizer.bos_token_id is not None and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
-    reader = replace(text, options=options).reader(
+    reader = partial(
+        replace(text, options=options).reader,
         prompt=prompt,
         positions=bounds.both,
         cut=None if bounds.both is None else max(1, bounds.both - bounds.usual),
         bos=tokenizer.bos_token_id if adds_bos else None,
     )
-    return open_writing(text.info, model, reader, tokenizer, bounds)
+    return open_writing(text.info, model, tokenizer, bounds, reader)
 
 
 #: By task, what makes its model. It raises ConfigError if the model's files do not fit the task.

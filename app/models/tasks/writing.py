@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Answers, Array, Front, Model, ModelInfo, Reader, TextCut, Translated
+from app.contract import Answers, Array, Front, Model, ModelInfo, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
@@ -16,7 +16,7 @@ from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import task_model
-from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
+from app.models.tasks.text_readers import CallTexts, TextReader
 from app.models.tasks.tokenizing import TokenIds
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
@@ -35,18 +35,16 @@ class WrittenTexts(Answers):
         return {"generated_text": text, "finish_reason": reason, "prompt_tokens": read, "generated_tokens": written}
 
 
-class ConversationReader(WrappingReader):
+class ConversationReader(TextReader):
     """Reads conversations, each the JSON of its messages, as the text that the tokenizer's chat template makes of them.
 
     The template also writes the special tokens.
     """
 
-    sent = (task_specs.TEXT,)
     whole = True
 
-    def __init__(self, reader: TextReader, tokenizer: Any) -> None:
-        """`tokenizer`: transformers' own, with a chat template."""
-        super().__init__(reader)
+    def __init__(self, tokenizer: Any, *given: Any) -> None:
+        super().__init__(tokenizer, *given)
         self._render = tokenizer.apply_chat_template
         # few templates know OpenAI's newer name of the role system
         self._renamed = {} if "developer" in str(tokenizer.chat_template) else {"developer": "system"}
@@ -64,15 +62,8 @@ class ConversationReader(WrappingReader):
             raise BadText("messages", None, f"refused by the model's chat template: {one_line(error)}") from None
 
 
-class IdsReader(Reader):
+class IdsReader(TextReader):
     """Reads prompts that are tokens already, each the JSON of a list of ids."""
-
-    sent = (task_specs.TEXT,)
-    cuts = True
-
-    def __init__(self, reader: TextReader) -> None:
-        self.inputs = reader.inputs
-        self._reader = reader
 
     def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
         """Raises BadText for ids that the model does not know, and for too many."""
@@ -87,29 +78,33 @@ class IdsReader(Reader):
             if wrong is not None:
                 raise call.wrong(row, f"expected ids of 0 to {most}, got {wrong}")
         if cut is not None:
-            kept, left = self._reader.cutting(cut)
+            kept, left = self.cutting(cut)
             rows = [ids[-kept:] if left else ids[:kept] for ids in rows]
         found = [TokenIds(ids, [0] * len(ids)) for ids in rows]
-        return self._reader.call_rows(call, found)
+        return self.call_rows(call, found)
 
 
-def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, bounds: Bounds) -> Model:
-    """`tokenizer`: transformers' own. Raises ConfigError for an architecture that cannot run step by step."""
+def open_writing(
+    info: ModelInfo, model: Any, tokenizer: Any, bounds: Bounds, reader: Callable[..., TextReader]
+) -> Model:
+    """`tokenizer`: transformers' own. `reader` makes one of a kind. Raises ConfigError for an architecture that cannot
+    run step by step.
+    """
     from app.models.decoders.decoder import DecoderModel  # which imports transformers
 
-    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, reader.backend), bounds)
-    samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
-    answers = WrittenTexts()
-    chat = None if tokenizer.chat_template is None else Front(ConversationReader(reader, tokenizer), answers)
+    texts, answers = reader(), WrittenTexts()
+    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
+    samples = tuple(replace(row, parameters=_TRIED) for row in texts.samples())
+    chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
     return task_model(
         info,
         module,
-        reader,
+        texts,
         answers,
         task_specs.WRITTEN,
         samples,
         chat=chat,
-        ids=Front(IdsReader(reader), answers),
+        ids=Front(reader(kind=IdsReader), answers),
         read_parameters=Parameters.read,
     )
 
