@@ -24,7 +24,7 @@ from app.models.checks.calling import only_exceptions
 from app.models.checks.sample_files import read_samples
 from app.models.description.config import FILE_NAME, ModelTable, is_onnx, model_info, read_config
 from app.models.description.declared_specs import refuse_own_axes
-from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.hubs import ByName
@@ -164,8 +164,8 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
             declared: Any = call
             if config.recurrent:
                 declared, takes_parameters = by_its_layer(call, info), False
-            cells, info = recurrent_model(declared, info)
-        call = cells.eval()
+            call = CellModel(declared, info).eval()
+        info = call.info
     else:
         refuse_own_axes(path, info)
     decode = _hook(owner, "decode")

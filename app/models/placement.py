@@ -47,8 +47,8 @@ AS_LOADED = Placement()
 def movable(model: Model) -> bool:
     """Whether the model can run on another device than the CPU: an nn.Module without text, which is Python objects."""
     tensors = (*model.info.inputs, *model.info.outputs)
-    by_cells = isinstance(model.call, CellModel) and not model.call.movable
-    return isinstance(model.call, nn.Module) and not by_cells and not any(spec.datatype == "BYTES" for spec in tensors)
+    owner = model.call.cell if isinstance(model.call, CellModel) else model.call
+    return isinstance(owner, nn.Module) and not any(spec.datatype == "BYTES" for spec in tensors)
 
 
 def warn_of_indices(model: Model) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from app.contract import Checks, Model
 from app.models import Recurrent
-from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.models.recurrent.layer_steps import TorchSteps
 from app.models.recurrent.rnn import by_its_layer
 from experiments.gpu.blocks import Block, Data
@@ -156,5 +156,6 @@ def _model(module: Any, name: str, largest: int) -> Model:
     outputs = [tensor("y", "FP32", 10 if name == "lstm" else 1)]
     plain = model_of(module, inputs, outputs, name=name, policy="late", max_batch=largest)
     declared = by_its_layer(module, plain.info) if name == "lstm" else Recurrent(module, module.state)
-    call, info = recurrent_model(declared, plain.info)
+    call = CellModel(declared, plain.info)
+    info = call.info
     return Model(info, call, checks=Checks(row_check="off"))

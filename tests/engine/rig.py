@@ -33,7 +33,7 @@ from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.models import Recurrent, Staged
-from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.scheduler.scheduler import Scheduler
 
 POISON = -1.0  # the model raises
@@ -111,7 +111,8 @@ def recurrent(
     **batching: Any,
 ) -> Model:  # fmt: skip
     """A recurrent model of batches of four rows."""
-    call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
+    call = CellModel(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
+    info = call.info
     return Model(info, call, checks=Checks(row_check=row_check))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.cells import CellModel
 from tests.tiers import repeatable
 
 from .folders import try_out
@@ -66,7 +66,7 @@ class CountDown:
 
 
 def made(cell: Any, inputs: Any, outputs: Any, max_steps: int | None = None, state: Any = ((2,),)) -> CellModel:
-    return recurrent_model(Recurrent(cell, state, max_steps), info(inputs, outputs))[0]
+    return CellModel(Recurrent(cell, state, max_steps), info(inputs, outputs))
 
 
 def batch_of(lengths: list[int], padded_to: int = 0) -> torch.Tensor:
@@ -137,14 +137,15 @@ def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
 
 
 def test_lengths_come_without_being_declared_and_only_where_rows_differ() -> None:
-    model, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
+    model = CellModel(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
+    called_with = model.info
     assert called_with.inputs == (FIXED,)
     x = batch_of([4, 4, 4])
     assert torch.equal(model(x)[0], x.sum(1))
-    _, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([SAMPLES], [LAST]))
+    called_with = CellModel(Recurrent(Sum(), ((2,),)), info([SAMPLES], [LAST])).info
     assert called_with.client_inputs == (SAMPLES,)
     assert [spec.lengths_of for spec in called_with.inputs] == ["", "time"]
-    _, called_with = recurrent_model(Recurrent(CountDown(), ((),), 10), info([FIRST], [WRITTEN]))
+    called_with = CellModel(Recurrent(CountDown(), ((),), 10), info([FIRST], [WRITTEN])).info
     assert called_with.outputs[0].bounds == (10,)
 
 
@@ -217,7 +218,8 @@ IDS = TensorSpec("ids", "INT64", (-1,), ("time",), (32,), minimum=0, maximum=9)
 def model(cell: Any, *, inputs: Any = (X,), outputs: Any = (LAST,), state: Any = ((2,),), max_steps: int | None = None,
           row_check: str = "refuse", max_batch: int = 8) -> Model:  # fmt: skip
     info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
-    call, info = recurrent_model(Recurrent(cell, state, max_steps), info)
+    call = CellModel(Recurrent(cell, state, max_steps), info)
+    info = call.info
     return Model(info, call, checks=Checks(row_check=row_check))
 
 

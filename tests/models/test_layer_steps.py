@@ -13,7 +13,7 @@ from torch import nn
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.models import packed_weights
 from app.models.recurrent import layer_steps
-from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
@@ -85,7 +85,7 @@ def test_however_the_steps_are_cut(
 )  # fmt: skip
 def test_a_batch_that_shrinks(kind: tuple[str, str | None], batch_first: bool, lengths: list[int]) -> None:
     net = Net(kind[0], batch_first=batch_first)
-    model, _ = recurrent_model(by_its_layer(net, INFO), INFO)
+    model = CellModel(by_its_layer(net, INFO), INFO)
     x = torch.randn(len(lengths), max(lengths), 5)
     with pytest.MonkeyPatch.context() as patch:
         if kind[1]:

@@ -18,7 +18,7 @@ from app.models import Recurrent
 from app.models.checks.samples import example_row
 from app.models.compiled import Compiled, batches_of_size_one
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
-from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.cells import CellModel
 
 # Invariant: wherever and in whatever precision a model computes, it takes and gives what it declares.
 
@@ -66,7 +66,7 @@ def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
 def test_what_cannot_be_moved_stays():
     plain = model_of(lambda x: x)
     text = model_of(nn.Identity(), (spec("t", "BYTES", 1),), (spec("y", "FP32", 1),))
-    cell = model_of(recurrent_model(Recurrent(SimpleNamespace(step=len), ((4,),)), plain.info)[0])
+    cell = model_of(CellModel(Recurrent(SimpleNamespace(step=len), ((4,),)), plain.info))
     for model in (plain, text, cell):
         assert not movable(model)
         assert place(model, Placement(META, "bf16", compile=True)) is model
@@ -99,7 +99,8 @@ def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypat
     asked: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda step, **options: asked.append(options) or step)
     model = model_of(None, (spec("x", "FP32", 3, 4),))
-    call, info = recurrent_model(Recurrent(Cell(), ((4,),)), model.info)
+    call = CellModel(Recurrent(Cell(), ((4,),)), model.info)
+    info = call.info
     placed = place(replace(model, call=call, info=info), Placement(precision="bf16", compile=True))
     assert placed.call is call, "its rows are still served by the cell"
     assert [one["dynamic"] for one in asked] == [True]

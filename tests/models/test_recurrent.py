@@ -121,7 +121,7 @@ UNBOUND = spec("x", "time", 2, bound=UNBOUNDED)
         (axis_of([UNBOUND], [Y]), {"most": None}),
         (axis_of([spec("x", 3)], [Y]), {"most": None}),
         (axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]),
-         {"own": (False, True, False), "followers": ("a",)}),
+         {"own": (False, True, False), "follower": "a"}),
         # finish may return other axes of the inputs
         (axis_of([X, spec("w", "width")], [spec("z", "width", "time")], Finishes()), {"name": "time"}),
     ],

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.loading import load
-from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn import by_its_layer
 from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
@@ -127,7 +127,7 @@ def info(outputs: Any, inputs: Any = (IDS,)) -> ModelInfo:
 
 def cells_of(net: nn.Module, outputs: Any) -> CellModel:
     declared = info(outputs)
-    return recurrent_model(by_its_layer(net, declared), declared)[0].eval()
+    return CellModel(by_its_layer(net, declared), declared).eval()
 
 
 def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:

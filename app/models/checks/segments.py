@@ -5,11 +5,11 @@ All but the whole run on the caller's thread, on the device where the weights ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +22,7 @@ from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, s
 from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import TextDecoder
 from app.models.recurrent.cells import CellModel
-from app.models.stages.staged import SecondAxes, passed_on, resized
+from app.models.stages.staged import SecondAxes, resized, results_of
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel
@@ -85,6 +85,8 @@ class _Stages:
         self._model = model
         self._rows = rows
         self._device = device_of(model.call)
+        calls, context = tuple(map(_on_copies, model.stages.calls)), model.stages.context
+        self._parts = replace(model.stages, calls=calls, context=context and _on_copies(context))
         self._results = [self._from(0, (), [row]) for row in rows]
         self._axes = SecondAxes()
         for row, results in zip(rows, self._results, strict=True):
@@ -142,20 +144,19 @@ class _Stages:
 
     def _from(self, first: int, passed: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
         """The results of each stage from `first` on, copied."""
-        model, parts = self._model, self._model.stages
+        model = self._model
         inputs = [torch.as_tensor(value).to(self._device) for value in stack(model.info.inputs, rows)]
-        given = [*inputs, *parts.given([value.clone() for value in inputs])[len(inputs) :]]
-        passed = passed if first else inputs
-        results = []
-        for stage in range(first, len(parts)):
-            arguments = parts.arguments(stage, passed, given)
-            named = keywords(model, rows, len(rows)) if stage == 0 else {}
-            result = parts.calls[stage](*(value.clone() for value in arguments), **named)
-            last = stage + 1 == len(parts)
-            values = normalise(result, model.info.outputs) if last else passed_on(result, stage, len(rows))
-            passed = [torch.as_tensor(value).clone() for value in values]
-            results.append([*passed])
+        results: list[list[torch.Tensor]] = []
+        for result in results_of(self._parts, inputs, first, passed, **keywords(model, rows, len(rows))):
+            last = first + len(results) + 1 == len(model.stages)
+            values = normalise(result, model.info.outputs) if last else result
+            results.append([torch.as_tensor(value).clone() for value in values])
         return results
+
+
+def _on_copies(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A stage that is called with copies: it may write into what it is given."""
+    return lambda *arguments, **named: call(*(value.clone() for value in arguments), **named)
 
 
 # cells
@@ -172,7 +173,7 @@ def _cell_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
     steps = [cell.alone(row) for row in (first, *rows[:0:-1], first)[:_ROWS]]  # the last is shorter
     lone, last = list(chain.from_iterable(steps)), len(steps[0]) - 1
     names = [spec.name for spec in model.info.outputs]
-    if cell.finishes:
+    if cell.declared.finishes:
         names = [f"y[{place}]" if cell.ys > 1 else "y" for place in range(cell.ys)]
     states = [f"state[{place}]" for place in range(cell.states)]
     specs = list(map(spec_of, [*names, *states, "ended"], lone[0].made))
@@ -198,8 +199,7 @@ class _Cell:
 
     def __init__(self, model: Model) -> None:
         assert isinstance(model.call, CellModel)
-        self._model, self._cell = model, model.call
-        self.finishes = model.call.finishes
+        self._model, self._cell, self.declared = model, model.call, model.call.declared
         self.ys = self.states = 0  # tensors of both that a step returns
 
     def alone(self, row: SampleRow) -> list[LoneRow]:

@@ -52,10 +52,11 @@ class CellStep(NamedTuple):
 
 
 class CellModel(nn.Module):
-    """A recurrent model of these inputs and outputs. Make it with `recurrent_model`.
+    """A recurrent model of these inputs and outputs.
 
-    `dtype`: floating-point inputs are cast to it; None: they are not cast. Methods raise ConfigError for a cell that
-    returns something else than it declares.
+    `info`: of its call, which has the length of each row as one more input. `dtype`: floating-point inputs are cast to
+    it; None: they are not cast. Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, if the tensors
+    do not fit a cell; methods do so for a cell that returns something else than it declares.
     """
 
     _zero: torch.Tensor
@@ -64,10 +65,10 @@ class CellModel(nn.Module):
         super().__init__()
         self.cell: Any = declared.cell
         self.axis = step_axis(declared, info)
+        self.info = with_lengths(info, self.axis)
         self.dtype: torch.dtype | None = None
-        self._declared = declared
+        self.declared = declared
         self._info = info
-        self._wants_lengths = declared.wants_lengths
         self._step = declared.cell.step
         #: How many steps of so many rows to make in one `stride`, by an optional method of a cell, which then has that,
         #: too: 1 for most cells. `left`: steps until the first row ends. No row can join before a stride has ended.
@@ -81,19 +82,9 @@ class CellModel(nn.Module):
         """The device of its weights and states."""
         return self._zero.device
 
-    @property
-    def movable(self) -> bool:
-        """Whether its weights can be moved to another device: the cell is an nn.Module."""
-        return isinstance(self.cell, nn.Module)
-
-    @property
-    def finishes(self) -> bool:
-        """Whether `finish` reads the last states, and all `ys` of every step."""
-        return self._declared.finishes
-
     def keeps(self, place: int) -> bool:
         """Whether `finish` takes `ys[place]` of every step, [rows, longest, ...]; else of each row's last step."""
-        return self.finishes or leads(self._info.outputs[place])
+        return self.declared.finishes or leads(self._info.outputs[place])
 
     def compile_step(self) -> None:
         """Compile the step with torch.compile, once for all numbers of rows."""
@@ -109,23 +100,23 @@ class CellModel(nn.Module):
         inputs, lengths = (arguments[:-1], arguments[-1]) if self.axis.name else (arguments, None)
         rows = len(inputs[0])
         values = inputs if self.dtype is None else [cast(value, self.dtype) for value in inputs]
-        if not self._declared.starts:
-            state = tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state)
+        if not self.declared.starts:
+            state = tuple(self._zero.new_zeros((rows, *shape)) for shape in self.declared.state)
             begun = CellStart(values[0], state, lengths)
         else:
-            if self._wants_lengths:
+            if self.declared.wants_lengths:
                 keywords["lengths"] = lengths
             result = self.cell.start(*values, **keywords)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ConfigError(f"start: expected (x, state), got {kind_of(result)}")
             begun = CellStart(*result, lengths)
-        check_state("start", begun.state, self._declared.state, rows, None)
-        check_x(begun.x, inputs, self.axis, self._declared.max_steps)
+        check_state("start", begun.state, self.declared.state, rows, None)
+        check_x(begun.x, inputs, self.axis, self.declared.max_steps)
         return begun
 
     def limits(self, begun: CellStart) -> list[int]:
         """The most steps of each row; its cell may end it earlier. Waits for a GPU that still computes the lengths."""
-        rows, most = len(begun.state[0]), self._declared.max_steps
+        rows, most = len(begun.state[0]), self.declared.max_steps
         if begun.x is None:
             assert most is not None  # see check_x
             return [most] * rows
@@ -139,7 +130,7 @@ class CellModel(nn.Module):
             raise ConfigError(f"step: expected (y, state) or (y, state, ended), got {kind_of(result)}")
         y, after = result[:2]
         rows = len(state[0])
-        check_state("step", after, self._declared.state, rows, state)
+        check_state("step", after, self.declared.state, rows, state)
         ended = result[2] if len(result) == 3 else None
         if ended is not None:
             check_ended(ended, rows, self.axis)
@@ -154,7 +145,7 @@ class CellModel(nn.Module):
             stepped = self.step(None if x is None else x[0], state)
             return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
         y, after = self._stride(x, state)
-        check_state("stride", after, self._declared.state, x.shape[1], state)
+        check_state("stride", after, self.declared.state, x.shape[1], state)
         return CellStep(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     # a whole batch
@@ -183,7 +174,7 @@ class CellModel(nn.Module):
         of their own are padded to `columns`, and `lengths` follow the outputs.
         """
         result: Any = ys
-        if self.finishes:
+        if self.declared.finishes:
             result = self.cell.finish(state, None if not ys else ys[0] if len(ys) == 1 else tuple(ys), lengths)
         values = normalise(result, self._info.outputs)
         if self.dtype is not None:
@@ -191,7 +182,7 @@ class CellModel(nn.Module):
             values = [cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in both]
         if not any(self.axis.own):
             return values
-        ends = lengths if self.finishes else None  # without `finish`, zeros follow already
+        ends = lengths if self.declared.finishes else None  # without `finish`, zeros follow already
         outputs = [
             _padded(spec, value, columns, ends) if own else value
             for spec, value, own in zip(self._info.outputs, values, self.axis.own, strict=True)
@@ -200,18 +191,9 @@ class CellModel(nn.Module):
 
     def _given_out(self, y: Any, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The y of a step as a tuple, checked. `shape`: [rows], or [steps, rows]."""
-        ys = tuple(normalise(y, self._info.outputs)) if not self.finishes else _flat(y)
+        ys = tuple(normalise(y, self._info.outputs)) if not self.declared.finishes else _flat(y)
         check_ys(ys, shape)
         return ys
-
-
-def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:
-    """The model, and the ModelInfo of its call, which has the length of each row as one more input.
-
-    Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, if the tensors do not fit a cell.
-    """
-    model = CellModel(declared, info)
-    return model, with_lengths(info, model.axis)
 
 
 def _one(rows: int, left: int) -> int:

@@ -55,22 +55,10 @@ class Recurrent:
         if max_steps is not None and not _is_length(max_steps):
             raise ConfigError(f"Recurrent: max_steps: expected a number of at least 1 or None, got {max_steps!r}")
         self.max_steps = max_steps
-
-    @property
-    def starts(self) -> bool:
-        return callable(getattr(self.cell, "start", None))
-
-    @property
-    def wants_lengths(self) -> bool:
-        """Whether `start` has a keyword `lengths`."""
-        if not self.starts:
-            return False
-        parameter = inspect.signature(self.cell.start).parameters.get("lengths")
-        return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-
-    @property
-    def finishes(self) -> bool:
-        return callable(getattr(self.cell, "finish", None))
+        self.starts, self.finishes = (callable(getattr(cell, name, None)) for name in ("start", "finish"))
+        parameters = inspect.signature(cell.start).parameters if self.starts else {}
+        #: Whether `start` has a keyword `lengths`.
+        self.wants_lengths = "lengths" in parameters and parameters["lengths"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def _shapes(state: Any) -> Shapes:
@@ -94,7 +82,7 @@ class StepAxis:
     input that has it, and in which dimension; 0 is the batch.
 
     `most`: the largest number of steps of a row, None without a bound. `shortens`: that is less than the inputs may be
-    long. `own`: of each output, whether it is as long as the row ran. `followers`: outputs as long as the row's input.
+    long. `own`: of each output, whether it is as long as the row ran. `follower`: an output as long as the row's input.
     """
 
     name: str
@@ -103,7 +91,7 @@ class StepAxis:
     most: int | None
     shortens: bool
     own: tuple[bool, ...]
-    followers: tuple[str, ...]
+    follower: str | None
 
 
 def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
@@ -131,8 +119,8 @@ def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
                 f"outputs[{index}].shape: expected a bound of the axis {spec.axes[0]!r}: max_steps of Recurrent, or "
                 f"max_shape of the input along {name!r}; got neither"
             )
-    followers = tuple(spec.name for spec in info.outputs if name and name in spec.axes)
-    return StepAxis(name, place, dim, most, shortens, own, followers)
+    follower = next((spec.name for spec in info.outputs if name and name in spec.axes), None)
+    return StepAxis(name, place, dim, most, shortens, own, follower)
 
 
 def leads(spec: TensorSpec) -> bool:
@@ -226,9 +214,9 @@ def check_ended(ended: Any, rows: int, axis: StepAxis) -> None:
 
 
 def _refuse_to_follow(axis: StepAxis, why: str) -> None:
-    if axis.followers:
+    if axis.follower is not None:
         raise ConfigError(
-            f"output {axis.followers[0]!r}: expected an axis with a name of its own, because {why}, "
+            f"output {axis.follower!r}: expected an axis with a name of its own, because {why}, "
             f"got {axis.name!r}, an axis of the inputs"
         )
 

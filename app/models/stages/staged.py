@@ -7,7 +7,7 @@ server cuts it, or pads it with 0, when rows of other lengths join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,13 +54,21 @@ class Staged(nn.Module):
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """The result of the last stage. Keywords go to the first stage."""
-        parts = self.parts
-        given = parts.given(inputs)
-        result = self.stages[0](*parts.arguments(0, inputs, given), **keywords)
-        for number, stage in enumerate(self.stages[1:], 1):
-            passed = passed_on(result, number - 1, len(inputs[0]))
-            result = stage(*parts.arguments(number, passed, given))
-        return result
+        return [*results_of(self.parts, inputs, **keywords)][-1]
+
+
+def results_of(
+    parts: Stages, inputs: Sequence[Any], first: int = 0, passed: Sequence[Any] = (), **keywords: Any
+) -> Iterator[Any]:
+    """The result of each stage from `first` on, which takes what the stage before has `passed` on; the first takes the
+    inputs, and the keywords.
+    """
+    given, passed = parts.given(inputs), passed if first else inputs
+    for stage in range(first, len(parts)):
+        result = parts.calls[stage](*parts.arguments(stage, passed, given), **({} if stage else keywords))
+        if stage + 1 < len(parts):
+            result = passed = passed_on(result, stage, len(inputs[0]))
+        yield result
 
 
 def passed_on(result: Any, stage: int, size: int) -> tuple[torch.Tensor, ...]:
