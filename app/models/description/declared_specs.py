@@ -50,7 +50,7 @@ def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[Ten
     specs = []
     for index, table in enumerate(tables):
         with _errors_of(path, "outputs", index):
-            axes = tuple(_output_axis(table, place, bounds, inputs) for place in range(len(table.shape)))
+            axes = tuple(_output_axis(axis, bounds, inputs) for axis in _axis_names(table))
             specs.append(_spec(table, axes, bounds, labels=_read_labels(path.parent, table)))
     return tuple(specs)
 
@@ -134,18 +134,15 @@ def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
 # outputs
 
 
-def _output_axis(table: OutputTable, place: int, bounds: Mapping[str, int], inputs: Sequence[TensorSpec]) -> str:
+def _output_axis(axis: str, bounds: Mapping[str, int], inputs: Sequence[TensorSpec]) -> str:
     """The name of an output's axis, "" for a fixed one."""
-    axis = table.shape[place]
-    if isinstance(axis, str):
+    if "." not in axis:
         return axis
-    if is_fixed(axis):
-        return ""
     if len(bounds) > 1:
         raise ValueError(
             f"shape: expected the name of an axis in place of -1, because the inputs have several: {_named(inputs)}"
         )
-    return next(iter(bounds), f"{table.name}.{place}")
+    return next(iter(bounds), axis)
 
 
 def _named(inputs: Sequence[TensorSpec]) -> str:

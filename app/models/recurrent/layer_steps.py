@@ -57,18 +57,20 @@ class TorchSteps:
 
     def stride(self, x: torch.Tensor, state: State) -> LayerStep:
         """As many steps as `longest` says: `x` [steps, rows, ...] -> [steps, rows, hidden]."""
-        layers, weights = self.layer.num_layers, self.layer.all_weights
+        layers = self.layer.num_layers
         hidden: list[torch.Tensor] = []
         memory: list[torch.Tensor] = []
-        (x,) = x
         for at in range(layers):
-            if self.layer.mode == "LSTM":
-                x, cell = self._cell(x, (state[at], state[layers + at]), *weights[at])
-                memory.append(cell)
-            else:
-                x = self._cell(x, state[at], *weights[at])
-            hidden.append(x)
-        return x[None], (*hidden, *memory)
+            x, *after = self.run(at, x, *state[at::layers])
+            hidden.append(after[0])
+            memory += after[1:]
+        return x, (*hidden, *memory)
+
+    def run(self, at: int, x: torch.Tensor, *state: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The same steps of layer `at`, and its state after the last: its hidden state, then an LSTM's cell state."""
+        after = self._cell(x[0], state if len(state) > 1 else state[0], *self.layer.all_weights[at])
+        after = after if len(state) > 1 else (after,)
+        return after[0][None], *after
 
 
 class OneDnnSteps(TorchSteps):
@@ -89,19 +91,12 @@ class OneDnnSteps(TorchSteps):
             return max(1, min(left, _ROW_STEPS // rows))
         return max(1, min(left, _STEPS, _STRIDE // rows))
 
-    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
-        layers = len(self._weights)
-        hidden: list[torch.Tensor] = []
-        memory: list[torch.Tensor] = []
-        x = x.contiguous()  # the operation assumes contiguous memory
-        for at, weights in enumerate(self._weights):
-            x, last, cell, _ = torch.ops.aten.mkldnn_rnn_layer(
-                x, *weights, state[at].contiguous(), state[layers + at].contiguous(), False, [], _LSTM, self._hidden, 1,
-                self.layer.bias, False, False, False,
-            )  # fmt: skip
-            hidden.append(last)
-            memory.append(cell)
-        return x, (*hidden, *memory)
+    def run(self, at: int, x: torch.Tensor, *state: torch.Tensor) -> Sequence[torch.Tensor]:
+        x, last, cell, _ = torch.ops.aten.mkldnn_rnn_layer(  # which assumes contiguous memory
+            x.contiguous(), *self._weights[at], *(value.contiguous() for value in state), False, [], _LSTM,
+            self._hidden, 1, self.layer.bias, False, False, False,
+        )  # fmt: skip
+        return x, last, cell
 
 
 def _reordered(inner: torch.Tensor, outer: torch.Tensor, hidden: int, biased: bool) -> Sequence[torch.Tensor]:
@@ -137,13 +132,10 @@ class PackedGruSteps(TorchSteps):
         batch[own] = read
         return batch
 
-    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
-        after: list[torch.Tensor] = []
-        (x,) = x
-        for place, (hidden, (reads, recalls)) in enumerate(zip(state, self._products, strict=True)):
-            after.append(_gru(reads(x) if place else x, recalls(hidden), hidden))
-            x = after[-1]
-        return x[None], tuple(after)
+    def run(self, at: int, x: torch.Tensor, *state: torch.Tensor) -> Sequence[torch.Tensor]:
+        reads, recalls = self._products[at]
+        after = _gru(reads(x[0]) if at else x[0], recalls(state[0]), state[0])
+        return after[None], after
 
 
 def _gru(read: torch.Tensor, recalled: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
