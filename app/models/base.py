@@ -45,14 +45,17 @@ def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes, addresses and TorchScript's traceback,
     which comes before the message.
     """
-    try:
-        text = str(error)
-    except Exception:  # the model's own exception class may raise here
-        text = "(it cannot be shown)"
-    text = f"{type(error).__name__}: {text}"
+    text = f"{type(error).__name__}: {text_of(error)}"
     if of_script := _OF_SCRIPT.search(text):
         text = of_script[1]
     return " ".join(presentable(_COLOUR.sub("", text)).split())
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the model's own exception class may raise here
+        return "(it cannot be shown)"
 
 
 def with_place(text: str, error: BaseException) -> str:

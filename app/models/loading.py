@@ -27,7 +27,7 @@ from app.models.description.declared_specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
-from app.models.sources.hubs import ByName
+from app.models.sources.hubs import as_declared
 from app.models.sources.imports import edited_packages, source_hint
 from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
@@ -154,7 +154,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     owner = built.cell if isinstance(built, Recurrent) else built
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
-    call = ByName(built, info) if config.source.startswith("hf:") else built
+    call = as_declared(built, info) if config.source.startswith("hf:") else built
     for part in (owner, call):
         if isinstance(part, nn.Module):
             free_graphs(part).eval()

@@ -6,7 +6,7 @@ from a hub.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,40 @@ from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.sources.imports import PATCHING, optional
 
+Given = Mapping[str, torch.Tensor]
+Made = Callable[[Any, Given], Any]
+
 
 class ByName(nn.Module):
-    """Calls a transformers model by names: takes the inputs in declared order, returns a tuple of the outputs."""
+    """Calls a transformers model by the `names` of its inputs, with those that it `takes`. `made` makes the outputs
+    from its result and all of the inputs, by name.
+    """
 
-    def __init__(self, model: nn.Module, info: ModelInfo) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str], made: Made, takes: Container[str] | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.inputs = [spec.name for spec in info.inputs]
-        self.outputs = [spec.name for spec in info.outputs]
+        self.model, self.names, self.made = model, list(names), made
+        self._takes = names if takes is None else takes
 
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Raises ConfigError when the model gives no output of a declared name."""
-        result = self.model(**dict(zip(self.inputs, tensors, strict=True)))
-        missing = [name for name in self.outputs if name not in result]
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = dict(zip(self.names, tensors, strict=True))
+        result = self.model(**{name: tensor for name, tensor in given.items() if name in self._takes})
+        return self.made(result, given)
+
+
+def as_declared(model: nn.Module, info: ModelInfo) -> ByName:
+    """The model with all inputs of these names; it returns a tuple of the outputs.
+
+    Called, it raises ConfigError if the model gives no output of a declared name.
+    """
+    names = [spec.name for spec in info.outputs]
+
+    def made(result: Any, given: Given) -> tuple[torch.Tensor, ...]:
+        missing = [name for name in names if name not in result]
         if missing:
             raise ConfigError(f"output {missing[0]!r}: not among the model's outputs {list(result)}")
-        return tuple(result[name] for name in self.outputs)
+        return tuple(result[name] for name in names)
+
+    return ByName(model, [spec.name for spec in info.inputs], made)
 
 
 def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.Module:

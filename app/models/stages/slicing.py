@@ -70,9 +70,8 @@ def _slice(model: Model, number: int, cuts: Sequence[str]) -> Staged:
 
 def _names(module: nn.Module) -> dict[str, str]:
     """The submodules of the source's module, by name: their names within the called module."""
-    wrapped = isinstance(module, ByName)
-    inner = module.model if isinstance(module, ByName) else module
-    return {name: f"model.{name}" if wrapped else name for name, _ in inner.named_modules() if name}
+    inner, prefix = (module.model, "model.") if type(module) is ByName else (module, "")
+    return {name: f"{prefix}{name}" for name, _ in inner.named_modules() if name}
 
 
 def _export(model: Model, module: nn.Module) -> Graph:

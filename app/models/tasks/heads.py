@@ -7,35 +7,23 @@ where a row has tokens, so that padding changes no answer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from app.models.sources.hubs import ByName, Given, Made
+
 MASK = "attention_mask"
 MOST_MASKS = 16  # of one text
 
-Given = Mapping[str, torch.Tensor]
-Made = Callable[[Any, Given], Any]
 
-
-class Head(nn.Module):
-    """Calls a model with those of the tensors `names` that it takes. `made` makes the outputs from its result and all
-    of these tensors.
-    """
+class Head(ByName):
+    """A model that gets those of the tensors `names` that it takes."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], made: Made) -> None:
-        super().__init__()
-        self.model = model
-        self.names = list(names)
-        self.made = made
-        self._takes = frozenset(inspect.signature(model.forward).parameters)
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        given = dict(zip(self.names, tensors, strict=True))
-        result = self.model(**{name: tensor for name, tensor in given.items() if name in self._takes})
-        return self.made(result, given)
+        super().__init__(model, names, made, inspect.signature(model.forward).parameters)
 
 
 def scores(function: str, result: Any, given: Given) -> torch.Tensor:

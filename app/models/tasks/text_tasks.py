@@ -14,10 +14,11 @@ from torch import nn
 from app.contract import Answers, Front, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.description.config_tables import TaskTable
+from app.models.sources.hubs import Made
 from app.models.tasks import task_specs
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, TokenReader
-from app.models.tasks.heads import MASK, Head, Made, Pooled, masks, scores, spans
+from app.models.tasks.heads import MASK, Head, Pooled, masks, scores, spans
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
