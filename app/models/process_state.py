@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from app.models.sources.imports import PATCHING
+from app.models.sources.imports import PATCHING, held
 
 _UNKNOWN = object()
 _OWN_LIMIT, _COMPILERS_LIMIT = sys.getrecursionlimit(), 2000
@@ -146,20 +146,16 @@ class ProcessState:
     @classmethod
     def unless_one_builds(cls, settings: Collection[Setting] = SETTINGS) -> Self | None:
         """None while a model is being built: libraries change settings for a moment then, and put them back."""
-        if not PATCHING.acquire(blocking=False):
-            return None
-        try:
-            return cls(settings)
-        finally:
-            PATCHING.release()
+        with held(PATCHING, 0.0) as alone:
+            return cls(settings) if alone else None
 
     def put_back(self, *, always: bool = False) -> list[tuple[Setting, Any]]:
         """Put back what has changed, unless another thread builds a model (`always`: then too). Returns what it was
         changed to.
         """
-        if not (alone := PATCHING.acquire(blocking=False)) and not always:
-            return []
-        try:
+        with held(PATCHING, 0.0) as alone:
+            if not (alone or always):
+                return []
             changed = []
             for setting, before in self._before:
                 now = setting.now()
@@ -168,9 +164,6 @@ class ProcessState:
                         setting.put(before)
                     changed.append((setting, now))
             return changed
-        finally:
-            if alone:
-                PATCHING.release()
 
 
 class SeedWatch:

@@ -41,13 +41,15 @@ _seen: dict[str, tuple[int, int]] = {}
 
 
 @contextmanager
-def held(lock: threading.RLock) -> Iterator[None]:
-    """Hold a lock while a model's own code runs. That may be slow, so after a timeout the caller continues without it:
-    short unless transformers, which replaces methods, has been imported.
+def held(lock: threading.RLock, wait_s: float | None = None) -> Iterator[bool]:
+    """Hold a lock, if it comes free in so many seconds, and say whether it is held. None: for as long as a model's own
+    code may run, which may be slow: short unless transformers, which replaces methods, has been imported.
     """
-    taken = lock.acquire(timeout=_LONGEST_BUILD_S if "transformers" in sys.modules else _SHORT_BUILD_S)
+    if wait_s is None:
+        wait_s = _LONGEST_BUILD_S if "transformers" in sys.modules else _SHORT_BUILD_S
+    taken = lock.acquire(timeout=wait_s)
     try:
-        yield
+        yield taken
     finally:
         if taken:
             lock.release()
