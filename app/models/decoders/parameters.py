@@ -199,7 +199,7 @@ class TokenChooser:
     def __init__(self, parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> None:
         """`prompt`: how many tokens the decoder begins with; `most`: how many it may add."""
         samples, wanted = parameters.samples, {**defaults.values, **parameters.given}
-        self._samples = bool(wanted["do_sample"]) if samples is None else samples
+        self._samples = bool(wanted.get("do_sample")) if samples is None else samples
         self._processors = defaults.processors(parameters.given, prompt, most)
         self._filters = {
             name: wanted[name] for name in ("temperature", "top_k", "top_p") if wanted.get(name) is not None

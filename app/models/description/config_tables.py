@@ -94,24 +94,10 @@ class InputTable(TensorTable):
     lengths: str | None = None
     mask: str | None = None
 
-    @model_validator(mode="after")
-    def _made_inputs_are_plain(self) -> InputTable:
-        """An input that the server computes has a shape and a datatype, and no keys about values of clients."""
-        if self.lengths is not None and self.mask is not None:
-            raise ValueError("mask: expected an input to be either lengths or a mask, got both")
-        if self.lengths is None and self.mask is None:
-            return self
-        for key in ("max_shape", "pad_value", "minimum", "maximum"):
-            if key in self.model_fields_set:
-                value = getattr(self, key)
-                raise ValueError(f"{key}: expected none for an input that the server makes, got {value!r}")
-        if self.mask is not None and self.datatype == "BYTES":
-            raise ValueError("datatype: expected a numeric type or BOOL for a mask, got 'BYTES'")
-        if self.lengths is not None and not is_integer(self.datatype):
-            raise ValueError(f"datatype: expected an integer type for lengths, got {self.datatype!r}")
-        if self.lengths is not None and self.shape:
-            raise ValueError(f"shape: expected [] for lengths, which are one number a row, got {self.shape!r}")
-        return self
+    @property
+    def made(self) -> bool:
+        """Whether the server computes it."""
+        return self.lengths is not None or self.mask is not None
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> InputTable:

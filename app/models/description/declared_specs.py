@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bounds
+from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bounds, is_integer
 from app.errors import ConfigError
 from app.models.description.config_tables import InputTable, OutputTable, TensorTable, is_fixed
 from app.models.model_files import file_at
@@ -22,7 +22,7 @@ _LONGEST = (1 << 31) - 1  # for an axis without bound: longer rows do not fit in
 
 def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, ...]:
     """The inputs in the order declared. Raises ConfigError naming `path` and the key."""
-    sent = {table.name: table for table in tables if table.lengths is None and table.mask is None}
+    sent = {table.name: table for table in tables if not table.made}
     bounds = _bounds(path, tables)
     specs: list[TensorSpec] = []
     for index, table in enumerate(tables):
@@ -32,10 +32,8 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
 
 
 def _input_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
-    if table.lengths is not None:
-        return _lengths_spec(table, sent, bounds)
-    if table.mask is not None:
-        return _mask_spec(table, sent, bounds)
+    if table.made:
+        return _made_spec(table, sent, bounds)
     values = {key: getattr(table, key) for key in ("pad_value", "minimum", "maximum")}
     return _spec(table, _axis_names(table), bounds, **values)
 
@@ -95,11 +93,36 @@ def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
 # inputs that the server makes
 
 
-def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
-    source = _source("lengths", str(table.lengths), sent)
+def _made_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
+    """Of lengths or a mask: it has no keys about values of clients. They send the input that it is computed from, which
+    has a variable axis, and is not text.
+    """
+    if table.lengths is not None and table.mask is not None:
+        raise ValueError("mask: expected an input to be either lengths or a mask, got both")
+    for name in ("max_shape", "pad_value", "minimum", "maximum"):
+        if name in table.model_fields_set:
+            value = getattr(table, name)
+            raise ValueError(f"{name}: expected none for an input that the server makes, got {value!r}")
+    key, wanted = ("lengths", table.lengths) if table.mask is None else ("mask", table.mask)
+    source = sent.get(str(wanted))
+    if source is None:
+        known = ", ".join(map(repr, sent))
+        raise ValueError(f"{key}: expected an input that clients send ({known}), got {wanted!r}")
+    if source.datatype == "BYTES":
+        raise ValueError(f"{key}: expected an input that is not of type BYTES, got {wanted!r}")
+    if not any(_axis_names(source)):
+        raise ValueError(f"{key}: expected an input with a variable axis, got {wanted!r} of shape {source.shape!r}")
+    return (_lengths_spec if table.mask is None else _mask_spec)(table, source, bounds)
+
+
+def _lengths_spec(table: InputTable, source: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
+    if not is_integer(table.datatype):
+        raise ValueError(f"datatype: expected an integer type for lengths, got {table.datatype!r}")
+    if table.shape:
+        raise ValueError(f"shape: expected [] for lengths, which are one number a row, got {table.shape!r}")
     axis, *others = filter(None, _axis_names(source))
-    got = f"got {source.name!r} of shape {source.shape!r}"
     if others:
+        got = f"got {source.name!r} of shape {source.shape!r}"
         raise ValueError(f"lengths: expected an input with one variable axis, {got}")
     longest = bounds.get(axis, _LONGEST)
     if longest > int(np.iinfo(DATATYPES[table.datatype]).max):
@@ -107,8 +130,9 @@ def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Map
     return TensorSpec(table.name, table.datatype, (), (), (), lengths_of=axis)
 
 
-def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
-    source = _source("mask", str(table.mask), sent)
+def _mask_spec(table: InputTable, source: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
+    if table.datatype == "BYTES":
+        raise ValueError("datatype: expected a numeric type or BOOL for a mask, got 'BYTES'")
     axes = _axis_names(source)
     variable = [length for length, axis in zip(source.shape, axes, strict=True) if axis]
     if table.shape not in (source.shape, variable):
@@ -116,19 +140,6 @@ def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mappin
         raise ValueError(f"shape: expected {source.shape!r}, the shape of {source.name!r}{either}, got {table.shape!r}")
     whole = table.shape == source.shape
     return _spec(table, axes if whole else tuple(filter(None, axes)), bounds, mask_of=source.name)
-
-
-def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
-    """The input that lengths or a mask are computed from: clients send it, it has a variable axis, and is not text."""
-    source = sent.get(name)
-    if source is None:
-        known = ", ".join(map(repr, sent))
-        raise ValueError(f"{key}: expected an input that clients send ({known}), got {name!r}")
-    if source.datatype == "BYTES":
-        raise ValueError(f"{key}: expected an input that is not of type BYTES, got {name!r}")
-    if not any(_axis_names(source)):
-        raise ValueError(f"{key}: expected an input with a variable axis, got {name!r} of shape {source.shape!r}")
-    return source
 
 
 # outputs
