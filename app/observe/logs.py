@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import textwrap
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -60,8 +59,9 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """Indented, because lines of an exception's message may look like log entries."""
-        return textwrap.indent(presentable(super().formatException(ei)), "  ", lambda line: True)
+        """Indented and escaped, because an exception's message may look like log entries, or clear a terminal."""
+        lines = presentable(super().formatException(ei)).expandtabs().splitlines()
+        return "\n".join(f"  {_escaped(line)}" for line in lines)
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)

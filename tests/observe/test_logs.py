@@ -38,12 +38,12 @@ def test_a_message_writes_no_other_line() -> None:
     forged = record("no")
     forged.msg, forged.args = "failed: %s", ("x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J",)
     try:
-        raise ValueError("why\n2026-01-01 00:00:00,000 INFO starling: all is well")
+        raise ValueError("why\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
     except ValueError as exc:
         forged.exc_info = (ValueError, exc, exc.__traceback__)
     first, *others = TextFormatter().format(forged).splitlines()
     assert first.endswith(r"failed: x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
-    assert all(line.startswith("  ") for line in others)
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
     forged.exc_info = forged.exc_text = None
     forged.args = ("x" * 10_000,)
     assert len(TextFormatter().format(forged)) < 2100

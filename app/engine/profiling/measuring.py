@@ -59,10 +59,10 @@ class Measuring:
         """
         loop, began = asyncio.get_running_loop(), self.clock()
         while not self.alone and (wait_ns := self._until_quiet(began, need_ns)) > 0:
-            passed = loop.create_future()
-            timer = loop.call_later(wait_ns / 1e9, passed.set_result, None)
+            passed = asyncio.Event()  # no future: one that was cancelled as the timer rings would raise there
+            timer = loop.call_later(wait_ns / 1e9, passed.set)
             try:
-                await passed
+                await passed.wait()
             finally:
                 timer.cancel()
 

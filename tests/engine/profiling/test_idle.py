@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import MS, Fate, Pushed, affine, virtual
+from fakes import MS, Fate, Pushed, VirtualClock, affine, virtual, virtual_loop
 
 from app.contract import Checks, Model, ModelCall, awaited
 from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.measuring import Measuring
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Fault
 
@@ -180,6 +181,16 @@ async def test_a_call_waits_for_one_batch_at_most():
         await settled(rig)
         assert origins(rig) == ["measured"]
         rig.assert_settled()
+
+
+@virtual
+async def test_a_server_may_end_just_as_the_silence_has_been_long_enough():
+    loop = virtual_loop()
+    waiting = asyncio.create_task(Measuring(device(1), VirtualClock(loop, 1.0)).quiet(MS))
+    loop.call_later(MS / 1e9, waiting.cancel)  # set before the timer of the silence, so it rings first
+    await asyncio.wait([waiting])
+    await loop.turn()
+    assert waiting.cancelled()
 
 
 @pytest.mark.parametrize(
