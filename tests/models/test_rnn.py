@@ -162,6 +162,11 @@ def packed(self: Net, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return self.head(pad_packed_sequence(self.layer(packed)[0])[0])
 
 
+def packed_by_module(self: Net, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), lengths.cpu(), batch_first=True)
+    return self.head(self.layer(packed)[1][-1])
+
+
 def net_of(forward: Any) -> Net:
     """A net of this forward."""
     return type("Own", (Net,), {"forward": forward})()
@@ -181,6 +186,8 @@ def with_layer(layer: nn.Module) -> Net:
         (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
          "expected a layer of one direction, got 'layer' with bidirectional=True"),
         (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
+        (net_of(packed_by_module),
+         "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
         (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
          "expected a module that calls 'layer' once, got 2 calls"),
         (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
@@ -193,7 +200,7 @@ def with_layer(layer: nn.Module) -> Net:
 )  # fmt: skip
 def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:
     lengths = TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
-    inputs = [IDS, lengths] if getattr(type(net), "forward", None) is packed else [IDS]
+    inputs = [IDS, lengths] if getattr(type(net), "forward", None) in (packed, packed_by_module) else [IDS]
     with pytest.raises(ConfigError, match=f"recurrent: {message}"):
         by_its_layer(net, info([ONE], inputs))
 

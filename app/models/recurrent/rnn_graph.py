@@ -121,6 +121,7 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
     parameters = list(inspect.signature(module.forward).parameters.values())
     rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
     tracer = _Tracer(autowrap_modules=(math,), autowrap_functions=_PACKING)
+    tracer._autowrap_search.append(packing)  # where they are called as nn.utils.rnn.pack_padded_sequence
     trace_one_at_a_time()
     try:
         with PATCHING, warnings.catch_warnings():
