@@ -60,8 +60,8 @@ def load(source: ModelSource, overrides: Mapping[str, object] | None = None) -> 
             raise
         # what the source returned may raise wherever it is looked at, as a __getattr__ of its own
         raise ConfigError(f"{source.folder / FILE_NAME}: {with_place(one_line(error), error)}") from error
-    note = edited_packages(namespace.outside)
-    return replace(model, close=namespace.close, note=note)
+    notes = model.note, edited_packages(namespace.outside)
+    return replace(model, close=namespace.close, note="; ".join(filter(None, notes)))
 
 
 def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) -> Model:

@@ -191,6 +191,28 @@ def test_rows_of_the_check_fit_the_positions_of_the_model(kind: str, most: int, 
     assert checked(model) is None
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "dtype"), [("", torch.float32), ('kwargs = { dtype = "bfloat16" }', torch.bfloat16)]
+)
+def test_weights_in_bf16_compute_in_float32_unless_asked_otherwise(
+    kwargs: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """In BF16 products round by the size of the batch, so what is written would depend on strangers."""
+    tiny_decoders.save(tmp_path, "llama").bfloat16().save_pretrained(tmp_path / "weights")
+    described = tmp_path / "model.toml"
+    described.write_text(f"{kwargs}\n{described.read_text()}")
+    network: Any = load(source_of(tmp_path)).call
+    assert {weight.dtype for weight in network.parameters()} == {dtype}
+
+
+def test_that_a_model_asks_for_several_beams_is_noted(tmp_path: Path) -> None:
+    model = tiny_decoders.save(tmp_path, "marian")
+    assert not load(source_of(tmp_path)).note
+    model.generation_config.num_beams = 4
+    model.save_pretrained(tmp_path / "weights")
+    assert "num_beams is 4, but texts are written by one beam" in load(source_of(tmp_path)).note
+
+
 # Packed layers of decoders give what the plain ones do.
 
 

@@ -67,7 +67,10 @@ def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
             raise ConfigError(
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
-    model, report = from_pretrained(auto_class, place, {**kwargs, "output_loading_info": True})
+    options = {**kwargs, "output_loading_info": True}
+    if asked.writes and not kwargs.keys() & {"dtype", "torch_dtype"}:
+        options["dtype"] = "float32"  # in BF16, as many weights are, the likeliest token depends on a batch's size
+    model, report = from_pretrained(auto_class, place, options)
     # the pooler is not used, and checkpoints of encoders often lack it
     missing = sorted(key for key in report["missing_keys"] if asked.head or not key.startswith("pooler."))
     if missing:

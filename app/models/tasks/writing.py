@@ -96,7 +96,7 @@ def open_writing(
     module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
     samples = tuple(replace(row, parameters=_TRIED) for row in texts.samples())
     chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
-    return task_model(
+    made = task_model(
         info,
         module,
         texts,
@@ -107,6 +107,9 @@ def open_writing(
         ids=Front(reader(kind=IdsReader), answers),
         read_parameters=Parameters.read,
     )
+    beams = model.generation_config.num_beams or 1
+    note = f"generation_config.json: num_beams is {beams}, but texts are written by one beam" if beams > 1 else ""
+    return replace(made, note=note)
 
 
 def bounds_of(model: Any, options: TaskTable, positions: int | None, most_read: int) -> Bounds:
