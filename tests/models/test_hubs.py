@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -35,8 +36,12 @@ def bert(tmp_path):
     return folder, model
 
 
-def test_a_folder_of_transformers_is_served_by_name(bert):
+@pytest.mark.parametrize("as_tuples", [False, True])
+def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
     folder, original = bert
+    if as_tuples:  # as the model was trained, or traced
+        config = folder / "weights" / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"return_dict": False}))
     model = load(source_of(folder))
     assert try_out(model) == []
     assert not model.call.training

@@ -194,6 +194,14 @@ def test_weights_of_another_task(tmp_path):
     )
 
 
+def test_labels_that_leave_numbers_out(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    config = tmp_path / "weights" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": {"1": "a", "2": "b", "3": "c"}}))
+    told = "config.json: id2label: expected labels of 0 to 2, got those of 1, 2, 3"
+    assert broken(tmp_path, "text-classification") == told
+
+
 def test_a_missing_tokenizer_or_image_processor(tmp_path):
     tiny.save_bert(tmp_path / "weights")
     for name in ("tokenizer.json", "tokenizer_config.json"):

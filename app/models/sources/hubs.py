@@ -92,8 +92,10 @@ def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> 
     if not Path(place).is_dir():
         chosen = {key: options[key] for key in ("revision", "subfolder", "cache_dir", "token") if key in options}
         cached_file(place, "model.safetensors", **chosen)
+    # results by name, also of a model whose config.json asks for tuples
+    fixed = {"weights_only": True, "trust_remote_code": False, "return_dict": True}
     with PATCHING:
-        return auto_class.from_pretrained(place, weights_only=True, trust_remote_code=False, **options)
+        return auto_class.from_pretrained(place, **{**options, **fixed})
 
 
 def cached_file(place: str, name: str, **options: Any) -> str | None:

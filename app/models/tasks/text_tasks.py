@@ -216,7 +216,12 @@ def score_function(config: Any) -> str:
 
 
 def labels_of(config: Any) -> list[str]:
-    return [str(config.id2label[index]) for index in range(config.num_labels)]
+    """Raises ConfigError where numbers are left out."""
+    labels: dict[int, Any] = config.id2label
+    if sorted(labels) != list(range(len(labels))):
+        got = ", ".join(map(str, labels))
+        raise ConfigError(f"config.json: id2label: expected labels of 0 to {len(labels) - 1}, got those of {got}")
+    return [str(labels[index]) for index in range(len(labels))]
 
 
 def along_tokens(name: str, datatype: str, length: int, reader: TextReader) -> TensorSpec:
