@@ -184,7 +184,7 @@ async def _read(request: Request, front: Front, call: DecodedCall, size: int) ->
         if cut is not None:
             (read,) = await resources.threads.run(request.klass, front.reader.read, [sent], cut)
             return read
-        return await resources.front_reader.read(front.reader, request.klass, sent, size)
+        return await resources.threads.read(front.reader, request.klass, sent, size)
     except BadText as error:
         raise request.route.codec.bad_text_error(error) from None
 

@@ -18,7 +18,7 @@ from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
-from app.http.threads import FrontReader, HelperThreads
+from app.http.threads import HelperThreads
 from app.observe.logs import CauseLog, LastErrors, fields
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Resources:
         self.threads = HelperThreads(self.limits.threads)
         #: For JSON: a parser holds the interpreter lock for milliseconds, so two at once only delay everything else.
         self.parser = HelperThreads(1)
-        self.front_reader = FrontReader(self.threads)
         self.shares = Shares()
         self.refusals = RefusalQueue(self.connections)
         self._causes = CauseLog(log)

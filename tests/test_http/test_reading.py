@@ -13,7 +13,7 @@ from resumed import running
 
 from app.contract import Answers, Array, Front, Klass, Model, ModelInfo, Reader, TextCut, Translated
 from app.errors import BadText
-from app.http.threads import FrontReader, HelperThreads
+from app.http.threads import HelperThreads
 
 from .catalog import spec
 from .echo import Echo, MakeCaller
@@ -67,7 +67,7 @@ class Letters(Reader):
 
 @pytest.fixture(autouse=True)
 async def enough_threads() -> None:
-    """Those of FrontReader, and one on which a test waits."""
+    """Those of HelperThreads, and one on which a test waits."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
 
 
@@ -82,7 +82,7 @@ def sent(*texts: bytes) -> list[Array]:
     return [np.array(texts, object)]
 
 
-def reading(readings: FrontReader, front: Letters, *texts: bytes, size: int = LONG) -> asyncio.Future[Translated]:
+def reading(readings: HelperThreads, front: Letters, *texts: bytes, size: int = LONG) -> asyncio.Future[Translated]:
     return running(readings.read(front, Klass.REALTIME, sent(*texts), size))
 
 
@@ -91,7 +91,7 @@ def rows_of(read: Translated) -> list[int]:
 
 
 async def test_calls_of_one_turn_are_read_together_in_their_order(letters: Letters) -> None:
-    readings = FrontReader(HelperThreads(2))
+    readings = HelperThreads(2)
     tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", b"ccc"), (b"dddd",))]
     letters.go_on.set()
     assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2, 3], [4]]
@@ -111,14 +111,14 @@ async def test_only_short_texts_are_read_on_the_event_loop(
 ) -> None:
     letters.reads_texts = reads_texts
     letters.go_on.set()
-    readings = FrontReader(HelperThreads(2))
+    readings = HelperThreads(2)
     tasks = [reading(readings, letters, b"a" * size, size=size) for size in sizes]
     assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[size] for size in sizes]
     assert [thread is threading.current_thread() for thread in letters.threads] == [on_loop]
 
 
 async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: Letters) -> None:
-    readings = FrontReader(HelperThreads(1))
+    readings = HelperThreads(1)
     tasks = [reading(readings, letters, b"a")]
     await letters.begun()
     for text in (b"bb", b"ccc", b"dddd"):
@@ -131,7 +131,7 @@ async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: L
 
 @pytest.mark.parametrize(("text", "kind"), [(b"bad", BadText), (b"worse", ArithmeticError), (b"panic", Panic)])
 async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind: type[BaseException]) -> None:
-    readings = FrontReader(HelperThreads(2))
+    readings = HelperThreads(2)
     letters.go_on.set()
     tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", text), (b"ccc",))]
     first, failed, last = await asyncio.gather(*tasks, return_exceptions=True)
