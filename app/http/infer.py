@@ -29,7 +29,7 @@ from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, check_rows, encode
 from app.http.codecs.text_codec import TextCodec, take_cut
 from app.http.codecs.v2_decode import may_name_class
 from app.http.errors import error_parts
-from app.http.inference_routes import CLASS_BY_NAME, NO_OPTIONS, X_CLASS, parse_class, parse_query
+from app.http.inference_routes import CLASS_BY_NAME, X_CLASS, parse_class, parse_query
 from app.http.keys import check_permitted
 from app.http.request import BODY, Request, Response
 from app.http.streaming import pieces, stream_head
@@ -205,10 +205,11 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     klass = request.klass = call.klass
     if call.rows > batching.max_queue:
         check_rows(served.info, call.rows)
-    if (options := request.options) is not NO_OPTIONS:
-        call.priority = call.priority or options.priority
-        call.timeout_us = call.timeout_us or options.timeout_us
-        call.total_timeout_us = call.total_timeout_us or options.total_timeout_us
+    if request.options is not None:
+        priority, timeout_us, total_timeout_us = request.options
+        call.priority = call.priority or priority
+        call.timeout_us = call.timeout_us or timeout_us
+        call.total_timeout_us = call.total_timeout_us or total_timeout_us
     key = resources.auth.key_of(request.headers) if resources.keyed else None
     if key is not None:
         check_permitted(key, klass, call.priority)
@@ -216,7 +217,7 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     if key is not None and resources.auth.several:
         try:
             queue = served.info.name, served.info.version, klass
-            resources.shares.charge(lease, queue, key, batching.max_queue)
+            lease.on_close = resources.shares.take(queue, key, call.rows, batching.max_queue)
         except BaseException:
             lease.close()
             raise

@@ -86,16 +86,8 @@ def find_route(path: str, query: bytes) -> Route | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOptions:
-    """The options in a query string. The defaults mean: not given, as in `DecodedCall`."""
-
-    priority: int = 0
-    timeout_us: int | None = None
-    total_timeout_us: int | None = None
-
-
-NO_OPTIONS = QueryOptions()
+#: The priority and both timeouts in microseconds of a query string, as in `DecodedCall`.
+QueryOptions = tuple[int, int | None, int | None]
 
 
 @lru_cache(maxsize=256)
@@ -110,8 +102,9 @@ def parse_query(query: bytes) -> QueryOptions:
         given[name] = value
     if len(query) > _LONGEST_QUERY:
         raise BadRequest(f"query: expected at most {_LONGEST_QUERY} bytes, got {len(query)}")
-    timeouts = (_timeout_us(name, given.get(name, "0")) for name in _PARAMETERS[:2])
-    return QueryOptions(_priority(given.get("priority", "0")), *timeouts)
+    priority = _priority(given.get("priority", "0"))
+    timeout_us, total_timeout_us = (_timeout_us(name, given.get(name, "0")) for name in _PARAMETERS[:2])
+    return priority, timeout_us, total_timeout_us
 
 
 def _priority(text: str) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from app.contract import CLASSES, Klass, Lease
+from app.contract import CLASSES, Klass
 from app.errors import ConfigError, Forbidden, QueueFull
 from app.http.reread_files import WatchedFiles
 
@@ -140,10 +141,10 @@ class Shares:
     def __init__(self) -> None:
         self._rows: dict[Queue, dict[bytes, int]] = {}
 
-    def take(self, queue: Queue, key: Key, rows: int, limit: int) -> None:
-        """Count `rows` more for a key, of a queue of `limit` rows. Raises QueueFull beyond the key's share.
+    def take(self, queue: Queue, key: Key, rows: int, limit: int) -> Callable[[], None]:
+        """Count `rows` more for a key, of a queue of `limit` rows, until what this returns is called.
 
-        A key with nothing in flight may send a request of any size.
+        Raises QueueFull beyond the key's share. A key with nothing in flight may send a request of any size.
         """
         held = self._rows.setdefault(queue, {})
         own = held.get(key.value, 0)
@@ -155,15 +156,9 @@ class Shares:
                 retry_after_s=1,
             )
         held[key.value] = own + rows
+        return partial(self._give_back, queue, key, rows)
 
-    def charge(self, lease: Lease, queue: Queue, key: Key, limit: int) -> None:
-        """Count the rows of a lease until it is closed. Raises QueueFull beyond the key's share."""
-        rows = len(lease.rows)
-        self.take(queue, key, rows, limit)
-        lease.on_close = partial(self.give_back, queue, key, rows)
-
-    def give_back(self, queue: Queue, key: Key, rows: int) -> None:
-        """These rows have been answered."""
+    def _give_back(self, queue: Queue, key: Key, rows: int) -> None:
         held = self._rows[queue]
         held[key.value] -= rows
         if not held[key.value]:

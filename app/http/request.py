@@ -16,7 +16,7 @@ from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
 from app.errors import BodyTimeout, ClientGone
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
-from app.http.inference_routes import NO_OPTIONS, Route, find_route
+from app.http.inference_routes import QueryOptions, Route, find_route
 from app.http.paths import strip_prefix
 from app.http.resources import Resources
 
@@ -64,7 +64,7 @@ class Request(Exchange):
 
     # Defaults are the class's, not assigned for each request.
     method, path = "POST", ""  # ASGI has its own
-    options = NO_OPTIONS  # from the query string
+    options: QueryOptions | None = None  # from the query string
     lines = b""
     served: Served | None = None
     klass = Klass.REALTIME  # until the model or the request says another one

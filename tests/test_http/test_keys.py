@@ -210,17 +210,16 @@ QUEUE = ("mlp", "1", Klass.REALTIME)
 
 def test_a_key_alone_leaves_room_for_the_next_and_holds_half_beside_others() -> None:
     shares, other = Shares(), ("mlp", "1", Klass.BEST_EFFORT)
-    shares.take(QUEUE, A, 90, 100)
-    shares.take(other, A, 90, 100)  # queues count apart
+    first = shares.take(QUEUE, A, 41, 100)
+    taken = [shares.take(QUEUE, A, 49, 100), shares.take(other, A, 90, 100)]  # queues count apart
     with pytest.raises(QueueFull, match=r"hold 90 rows, and may hold 90% of the queue's 100$"):
         shares.take(QUEUE, A, 1, 100)
-    shares.take(QUEUE, B, 10, 100)
-    shares.give_back(QUEUE, A, 41)
+    taken.append(shares.take(QUEUE, B, 10, 100))
+    first()
     with pytest.raises(QueueFull, match="while others wait"):
         shares.take(QUEUE, A, 2, 100)
-    shares.take(QUEUE, A, 1, 100)
-    for queue, key, rows in ((QUEUE, A, 50), (QUEUE, B, 10), (other, A, 90)):
-        shares.give_back(queue, key, rows)
+    for answered in (shares.take(QUEUE, A, 1, 100), *taken):
+        answered()
     assert not shares._rows  # nothing is kept of those that are empty
     shares.take(QUEUE, A, 100, 100)  # the only request of a key may be as large as the queue
 

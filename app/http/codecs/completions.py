@@ -14,7 +14,7 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest, bad_field
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import GeneratedText, Stream, event
-from app.http.codecs.text_codec import CUT_FIELDS, NO_IDS, TextGeneration, are_ids, flag, texts_or_one, unexpected
+from app.http.codecs.text_codec import CUT_FIELDS, TextGeneration, flag, prompts_of_ids, unexpected
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
@@ -50,21 +50,12 @@ class Completions(TextGeneration):
     @cached_property
     def _ids(self) -> list[list[int]] | None:
         """The prompts, if they are lists of tokens."""
-        prompt: Any = self.body.get("prompt")
-        if are_ids(prompt):
-            return [prompt]
-        return prompt if isinstance(prompt, list) and prompt and all(map(are_ids, prompt)) else None
+        return prompts_of_ids(self.body.get("prompt"))
 
     def columns(self, served: Served) -> list[list[str]]:
-        if (ids := self._ids) is None:
-            return [texts_or_one(self.body.get("prompt"), "prompt")]
-        if self.front(served) is None:
-            raise bad_field("prompt", f"expected a text or a list of texts, got ids of tokens: {NO_IDS}")
+        if (ids := self._ids) is None or self.front(served) is None:
+            return super().columns(served)
         return [[orjson.dumps(one).decode() for one in ids]]
-
-    def field_of(self, name: str, row: int | None) -> str:
-        prompt = self.body.get(self.sent)
-        return self.sent if isinstance(prompt, str) or are_ids(prompt) else f"{self.sent}[{row or 0}]"
 
     @property
     def streams(self) -> bool:

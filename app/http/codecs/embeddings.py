@@ -11,7 +11,7 @@ from app.contract import Answer, Array, Front, ModelInfo, Served
 from app.errors import bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.text_codec import TextCodec, texts_or_one, tokens_of
+from app.http.codecs.text_codec import TextCodec, tokens_of
 from app.values.tensors import shown, to_json
 
 _FORMATS = ("float", "base64")
@@ -25,6 +25,7 @@ class Embeddings(TextCodec):
     """
 
     kind = "a model that makes a vector of a text"
+    sent = "input"
     fields = frozenset({"model", "input", "encoding_format", "dimensions", "normalize"})
 
     def front(self, served: Served) -> Front | None:
@@ -51,12 +52,6 @@ class Embeddings(TextCodec):
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= size):
             raise bad_field("dimensions", f"expected 1 to {size}, as the model's vectors have, got {shown(dimensions)}")
         return call
-
-    def columns(self, served: Served) -> list[list[str]]:
-        return [texts_or_one(self.body.get("input"), "input")]
-
-    def field_of(self, name: str, row: int | None) -> str:
-        return "input" if isinstance(self.body.get("input"), str) else f"input[{row or 0}]"
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         tokens = tokens_of(call)

@@ -23,7 +23,6 @@ from app.values.tensors import shown
 from app.values.text_fields import refuse_unknown
 
 TOKENS = "tokens"  # the axis of a task's texts
-NO_IDS = "the model has its own tokenizer"  # why ids are refused
 _SIDES = {"left": True, "right": False}
 #: TEI's, Voyage's and Hugging Face's true and false; Cohere's and NIM's words; the number of tokens, of TGI.
 _CUTS = {"NONE": None, "END": TextCut(left=False), "START": TextCut(left=True)}
@@ -37,6 +36,7 @@ class TextCodec(Codec):
     """`body`: of the request; None for the codec in the table of routes, which has seen none."""
 
     kind = ""  # what models the route needs, for messages
+    sent = ""  # the field of its bodies that has the texts
     fields: frozenset[str] | None = None  # of its bodies; None: others than these are parameters of the model
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
@@ -48,13 +48,14 @@ class TextCodec(Codec):
     def supports(self, served: Served) -> bool:
         """Whether the model can serve the route."""
 
-    @abstractmethod
     def columns(self, served: Served) -> list[list[str]]:
         """The texts of each input. Raises BadRequest."""
+        return [texts_or_one(self.body.get(self.sent), self.sent)]
 
-    @abstractmethod
     def field_of(self, name: str, row: int | None) -> str:
         """The field of the body that has the text of this input and row, for messages."""
+        value = self.body.get(self.sent)
+        return self.sent if isinstance(value, str) or _are_ids(value) else f"{self.sent}[{row or 0}]"
 
     # the model
 
@@ -166,9 +167,15 @@ def flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
     return bool(value)
 
 
-def are_ids(value: object) -> bool:
+def _are_ids(value: object) -> bool:
     """Whether it is a prompt as ids of tokens."""
     return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+def prompts_of_ids(value: object) -> list[list[int]] | None:
+    """One prompt as ids of tokens, or a list of such; None if it is neither."""
+    prompts = [value] if _are_ids(value) else value
+    return prompts if isinstance(prompts, list) and prompts and all(map(_are_ids, prompts)) else None
 
 
 def texts_of(value: object, field: str) -> list[str]:
@@ -185,8 +192,8 @@ def texts_or_one(value: object, field: str) -> list[str]:
     """One text, or a list of them, as OpenAI's clients send either. Raises BadRequest as `texts_of`."""
     if isinstance(value, str):
         return [value]
-    if are_ids(value) or (isinstance(value, list) and value and all(map(are_ids, value))):
-        raise bad_field(field, f"expected a text or a list of texts, got ids of tokens: {NO_IDS}")
+    if prompts_of_ids(value) is not None:
+        raise bad_field(field, "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer")
     return texts_of(value, field)
 
 
