@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from contextlib import suppress
 
-from app.http.body import Headers, Receive, Send
+from app.http.body import Headers, Send
 
 COMPRESS_FROM = 1024  # bytes: in smaller answers the extra header lines cost more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
-_LINGER_S = 5.0  # how long a client may continue to send a body that is not read
 #: The header lines of a call's answer as one format: a list of headers costs three times as much. Its values: request
 #: id; milliseconds in the queue, in the model and in all; rows of the batch; lines of content type; length of the body.
 HEAD = (
@@ -38,22 +35,10 @@ def compress(body: bytes, encoding: str) -> bytes:
     return zlib.compress(body, 1, 31 if encoding == "gzip" else 15)
 
 
-async def respond(send: Send, status: int, headers: Headers, body: bytes, unread: Receive | None = None) -> None:
-    """Send a whole answer. `headers` must hold content-length. `unread`: the connection closes, and the body of the
-    request was not read.
-
-    Closing a connection that has unread bytes resets it, and the client loses the answer. So the answer is sent first.
-    Then what the client still sends is read and dropped, for at most 5 seconds.
-    """
+async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole answer. `headers` must hold content-length."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
-    if unread is None:
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            while (message := await unread())["type"] == "http.request" and message.get("more_body", False):
-                pass
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": body})
 
 
 def header_list(head: bytes, closing: bool = False) -> Headers:

@@ -117,7 +117,7 @@ class HttpApp:
         status, headers, body = error_parts(early, has_openai_form(path))
         if resources.refusals.needed():
             await awaited(resources.refusals)
-        await respond(send, status, [*headers, *added], body, receive if closing else None)
+        await respond(send, status, [*headers, *added], body)
 
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
@@ -156,8 +156,7 @@ class HttpApp:
         if begun:
             await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
         else:
-            unread = receive if closes and not request.body_complete else None
-            await respond(send, status, header_list(head, closes), body, unread)
+            await respond(send, status, header_list(head, closes), body)
 
     async def _bring_body(self, request: Request, scope: Scope, receive: Receive) -> None:
         """Give the request its body, unless it is answered without."""

@@ -274,19 +274,21 @@ async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytes
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("behind", [0, 2])
-async def test_the_last_answer_reaches_a_client_that_sends_on(behind: int) -> None:
+@pytest.mark.parametrize(
+    ("came", "sends_on"), [(REQUEST % 1, False), ((REQUEST % 1) * 3, True), ((REQUEST % 1)[:-1], True)]
+)
+async def test_the_last_answer_reaches_a_client_that_sends_on(came: bytes, sends_on: bool) -> None:
     """To close with something unread would reset the connection. What is behind the last answer is dropped."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, (b"connection", b"close"))  # as while the server is shutting down
 
-    connection = await sent(app, (REQUEST % 1) * (1 + behind))
+    connection = await sent(app, came)
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
     assert connection.transport.writes == [head + b"ok"]
-    assert (connection.transport.closing, connection.transport.ended) == (not behind, bool(behind))
+    assert (connection.transport.closing, connection.transport.ended) == (not sends_on, sends_on)
     assert connection.transport.reading()
-    if behind:
+    if sends_on:
         connection.send(REQUEST % 2)
         await connection.done()
         assert len(connection.transport.writes) == 1

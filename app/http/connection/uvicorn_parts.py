@@ -31,7 +31,7 @@ class PipelineFlow(FlowControl):
 
 
 class OneWrite:
-    """Stands between a RequestResponseCycle and its transport; `end` closes the connection.
+    """Stands between a RequestResponseCycle and its transport; `end` closes the connection: PatchedProtocol's `_end`.
 
     uvicorn writes the head and the body of an answer separately. Clients that read the status alone (tritonclient.aio's
     `is_model_ready`) never release a connection whose body arrives after its head. So the head is kept here until the
@@ -43,7 +43,7 @@ class OneWrite:
 
     __slots__ = ("_chunked", "_cycle", "_end", "_head", "_transport")
 
-    def __init__(self, cycle: RequestResponseCycle, end: Callable[[], None]) -> None:
+    def __init__(self, cycle: RequestResponseCycle, end: Callable[..., None]) -> None:
         self._cycle = cycle
         self._end = end
         self._transport = cycle.transport
@@ -74,7 +74,7 @@ class OneWrite:
 
     def close(self) -> None:
         self.flush()
-        self._end()
+        self._end(sends=self._cycle.more_body)
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
