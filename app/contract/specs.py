@@ -52,7 +52,7 @@ UNBOUNDED = 0  #: as the largest length of a variable axis: only the size of a b
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output of one row: `shape` has no batch dimension.
+    """One input or output of one row: `shape` has no batch dimension, and -1 for each variable axis.
 
     `axes[i]` is "" if axis i is fixed, else its name. Axes of one name have the same length within a call, and an
     output's named axis is cut to it. An input axis declared as -1 gets a name of its own (`<tensor>.<i>`). `bounds` is

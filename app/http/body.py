@@ -62,17 +62,11 @@ class BodyReader:
         self.held = 0  # bytes read and not yet released
 
     def check(self, headers: dict[bytes, bytes], most: int) -> None:
-        """Check the headers before the body is read. Raises LengthRequired, BadRequest, TooLarge or QueueFull."""
-        declared = headers.get(b"content-length")
-        if declared is None:
-            if b"transfer-encoding" not in headers:
-                raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
-            return
-        try:
-            length = int(declared)
-        except ValueError:
-            raise BadRequest(f"Content-Length: expected a number, got {declared[:20]!r}") from None
-        self.check_size(length, most)
+        """Check the headers before the body is read. Raises LengthRequired, TooLarge or QueueFull."""
+        if b"content-length" in headers:
+            self.check_size(int(headers[b"content-length"]), most)  # the parser takes no other than a number
+        elif b"transfer-encoding" not in headers:
+            raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
 
     def check_size(self, length: int, most: int) -> None:
         """Raise TooLarge or QueueFull for a body of this length."""

@@ -30,10 +30,11 @@ OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 
 
 class Watcher:
-    """The messages for one page: `async for message in watcher`, until the stream ends."""
+    """The messages for one page. `next` waits for each; None: the stream has ended."""
 
     def __init__(self) -> None:
-        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.next = self._messages.get
 
     def send(self, message: bytes) -> bool:
         """Queue a message. If the queue is full, empty it and return False: the page then needs a new start."""
@@ -47,15 +48,6 @@ class Watcher:
     def end(self) -> None:
         """End the stream after the queued messages."""
         self._messages.put_nowait(None)
-
-    def __aiter__(self) -> Watcher:
-        return self
-
-    async def __anext__(self) -> bytes:
-        message = await self._messages.get()
-        if message is None:
-            raise StopAsyncIteration
-        return message
 
 
 class Source(Protocol):

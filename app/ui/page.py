@@ -71,7 +71,7 @@ class EventStream(Response):
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 with suppress(TimeoutError):
-                    async for message in watcher:
+                    while (message := await watcher.next()) is not None:
                         async with asyncio.timeout(_PATIENCE_S):
                             await send({"type": "http.response.body", "body": message, "more_body": True})
             finally:

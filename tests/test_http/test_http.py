@@ -48,8 +48,6 @@ def test_declared_lengths() -> None:
         bodies.check({}, 150)
     with pytest.raises(TooLarge, match="at most 100 bytes, got 101"):
         bodies.check({b"content-length": b"101"}, 150)
-    with pytest.raises(BadRequest, match="Content-Length"):
-        bodies.check({b"content-length": b"many"}, 150)
     bodies.held = 60
     with pytest.raises(QueueFull) as caught:
         bodies.check({b"content-length": b"100"}, 150)

@@ -93,11 +93,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
 
 def _takes_bytes(inputs: Sequence[TensorSpec]) -> bool:
     """Whether there is one input, of which one BYTES element is a row."""
-    return (
-        len(inputs) == 1
-        and inputs[0].datatype == "BYTES"
-        and all(axis or length == 1 for axis, length in zip(inputs[0].axes, inputs[0].shape, strict=True))
-    )
+    return len(inputs) == 1 and inputs[0].datatype == "BYTES" and {1, -1}.issuperset(inputs[0].shape)
 
 
 def _unsupported(info: ModelInfo, upload: Upload) -> str:

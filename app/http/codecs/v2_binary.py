@@ -57,7 +57,7 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
     spec = inputs[0]
     every = [(index, True) for index in range(len(info.outputs))]
     if spec.datatype == "BYTES":
-        if any(length not in (1, -1) for length in spec.shape):
+        if not {1, -1}.issuperset(spec.shape):
             raise BadRequest("Inference-Header-Content-Length: a raw BYTES request is one element a row")
         element = np.array(body, object).reshape(1, *(1 for _ in spec.shape))
         return DecodedCall(1, [element], {axis: 1 for axis in spec.axes if axis}, outputs=every)

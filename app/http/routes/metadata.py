@@ -24,16 +24,11 @@ def catalog_of(request: Request) -> Catalog:
     return cast(Catalog, request.state.catalog)
 
 
-def dimensions(spec: TensorSpec) -> list[int]:
-    """The shape of one row, with -1 for every variable axis."""
-    return [-1 if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True)]
-
-
 def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
     """The body of a model's metadata."""
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
-        return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *dimensions(spec)]}
+        return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
 
     return {
         "name": info.name,
@@ -60,7 +55,7 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
         kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
-        return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": dimensions(spec)}
+        return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": spec.shape}
 
     return {
         "name": info.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -102,6 +103,7 @@ class Tracer:
         closing.join(limit_s)
 
 
+@dataclass(slots=True, eq=False)
 class CallSpan:
     """The span of one call. `end` must be called once.
 
@@ -110,24 +112,23 @@ class CallSpan:
     `traceparent`: the value of the header in its answer.
     """
 
-    __slots__ = ("_attributes", "_context", "_name", "_parent", "_started", "_tracer", "traceparent")
+    tracer: Tracer
+    name: str
+    context: SpanContext
+    parent: SpanContext | None
+    attributes: Attributes
+    started: int = field(default_factory=time.time_ns)
 
-    def __init__(
-        self, tracer: Tracer, name: str, context: SpanContext, parent: SpanContext | None, attributes: Attributes
-    ) -> None:
-        self._tracer = tracer
-        self._name = name
-        self._context = context
-        self._parent = parent
-        self._attributes = attributes
-        self._started = time.time_ns()
-        self.traceparent = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
+    @property
+    def traceparent(self) -> bytes:
+        context = self.context
+        return b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
 
     def end(
         self, info: ModelInfo | None, klass: Klass, rows: int, outcome: Answer | BaseException | None, status: int
     ) -> None:
         """The call has its answer or its error, with this status."""
-        if not (found := self._attributes):
+        if not (found := self.attributes):
             return
         shown, events = _UNSET, []
         if not isinstance(outcome, ClientGone):  # to a client that has gone no answer is sent
@@ -156,11 +157,11 @@ class CallSpan:
             found["starling.class"] = str(klass)
         if rows:
             found["starling.rows"] = rows
-        tracer = self._tracer
+        tracer = self.tracer
         tracer.processor.on_end(
             ReadableSpan(
-                self._name, self._context, self._parent, tracer.resource, found, events, kind=SpanKind.SERVER,
-                status=shown, start_time=self._started, end_time=time.time_ns(), instrumentation_scope=tracer.scope,
+                self.name, self.context, self.parent, tracer.resource, found, events, kind=SpanKind.SERVER,
+                status=shown, start_time=self.started, end_time=time.time_ns(), instrumentation_scope=tracer.scope,
             )
         )  # fmt: skip
 
