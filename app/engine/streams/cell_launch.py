@@ -1,4 +1,4 @@
-"""The launches of a unit of a cell: one for each step, from which rows leave as they end."""
+"""The launches of a unit; those of a cell, one for each step, from which rows leave as they end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ import torch
 from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.launch import Launch
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.launch import Launch, stage_launches
 from app.engine.streams.threads import StreamWorker
 
 
-def cell_launches(job: Job, executor: CellStreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[CellLaunch]:
-    """As `stage_launches`. Rows leave with the step that they end with: the others continue, or the unit ends there.
+def launches(job: Job, executor: StreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
+    """The steps of a unit in order, not launched yet; at least one. A stop counts when the next one is asked for."""
+    if isinstance(executor, CellStreamExecutor) and executor.steps is not None:
+        return _cell_launches(job, executor, stop, worker)
+    return stage_launches(job, executor, stop, worker)
+
+
+def _cell_launches(job: Job, executor: CellStreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[CellLaunch]:
+    """Rows leave with the step that they end with: the others continue, or the unit ends there.
 
     If the cell itself ends rows, the next step must be asked for after this one has ended.
     """

@@ -23,7 +23,7 @@ from app.models.base import copied
 
 
 def stage_launches(job: Job, executor: StreamExecutor, stop: Stop, worker: StreamWorker) -> Iterator[Launch]:
-    """The steps of a unit in order, not launched yet; at least one. A stop counts when the next one is asked for."""
+    """A whole batch, or stages, see `cell_launch.launches`."""
     stages = range(executor.last + 1)
     if job.stage != WHOLE and executor.last:
         stages = stages[job.stage : job.stage + job.steps]

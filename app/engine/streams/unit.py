@@ -9,16 +9,14 @@ runs WHOLE fails if any step fails.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from statistics import median
 from traceback import clear_frames
 
 from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import WHOLE, Job, Ran, Stop
-from app.engine.streams.cell_launch import cell_launches
-from app.engine.streams.cells import CellStreamExecutor
+from app.engine.streams.cell_launch import launches
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.launch import Launch, stage_launches
+from app.engine.streams.launch import Launch
 from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 
@@ -41,11 +39,7 @@ class UnitRun:
         self._report = report
         self._push_ahead_ns = push_ahead_ns
         self._whole = job.stage == WHOLE
-        self._steps: Iterator[Launch] = (
-            cell_launches(job, job.executor, stop, worker)
-            if isinstance(job.executor, CellStreamExecutor) and job.executor.steps is not None
-            else stage_launches(job, job.executor, stop, worker)
-        )
+        self._steps = launches(job, job.executor, stop, worker)
         self._planned: deque[Launch] = deque()  # steps not launched yet
         self._under_way = 0  # steps planned and not ended
         self._step_ns = 0  # the time of the last step that ran
