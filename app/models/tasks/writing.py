@@ -26,9 +26,6 @@ _TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to 
 class WrittenTexts(Answers):
     """Generated texts, unchanged."""
 
-    def __init__(self) -> None:
-        super().__init__(task_specs.WRITTEN)
-
     def present(self, outputs: Mapping[str, Array]) -> Any:
         values: Iterator[Any] = (outputs[spec.name] for spec in self.outputs)
         text, reason, read, written = (value.decode() if isinstance(value, bytes) else int(value) for value in values)
@@ -92,7 +89,7 @@ def open_writing(
     """
     from app.models.decoders.decoder import DecoderModel  # which imports transformers
 
-    texts, answers = reader(), WrittenTexts()
+    texts, answers = reader(), WrittenTexts(task_specs.WRITTEN)
     module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
     samples = tuple(replace(row, parameters=_TRIED) for row in texts.samples())
     chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
