@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.contract import Answers, Array, SampleRow, Translated
-from app.errors import BadRequest, BadText
+from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Outputs
 from app.models.tasks.text_readers import CallTexts, refuse_long
@@ -44,16 +44,16 @@ class QuestionReader(WindowReader):
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
-        refuse_long(CallTexts(questions, "question"), self._most_asked)
-        for row, one in enumerate(self.backend.encode_batch(questions, add_special_tokens=False)):
-            if len(one) > self._most_asked:
-                wrong = f"expected at most {self._most_asked} tokens, got {len(one)}"
-                raise BadText("question", row if len(questions) > 1 else None, wrong)
-        return CallTexts(list(zip(questions, contexts, strict=True)), "context")
+        asked = CallTexts(questions, "question")
+        refuse_long(asked, self._most_asked)
+        return CallTexts(list(zip(questions, contexts, strict=True)), "context", asked)
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         for row, one in enumerate(found):
-            if 1 not in one.sequence_ids:
+            numbers = one.sequence_ids
+            if (count := numbers.count(0)) > self._most_asked:
+                raise call.note.wrong(row, f"expected at most {self._most_asked} tokens, got {count}")
+            if 1 not in numbers:
                 raise call.wrong(row, "expected at least one token, got 0")
         return super().call_rows(call, found)
 
