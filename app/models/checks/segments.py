@@ -173,7 +173,7 @@ def _cell_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
     steps = [cell.alone(row) for row in (first, *rows[:0:-1], first)[:_ROWS]]  # the last is shorter
     lone, last = list(chain.from_iterable(steps)), len(steps[0]) - 1
     names = [spec.name for spec in model.info.outputs]
-    if cell.declared.finishes:
+    if cell.cell.declared.finishes:
         names = [f"y[{place}]" if cell.ys > 1 else "y" for place in range(cell.ys)]
     states = [f"state[{place}]" for place in range(cell.states)]
     specs = list(map(spec_of, [*names, *states, "ended"], lone[0].made))
@@ -199,14 +199,14 @@ class _Cell:
 
     def __init__(self, model: Model) -> None:
         assert isinstance(model.call, CellModel)
-        self._model, self._cell, self.declared = model, model.call, model.call.declared
+        self._model, self.cell = model, model.call
         self.ys = self.states = 0  # tensors of both that a step returns
 
     def alone(self, row: SampleRow) -> list[LoneRow]:
         """The steps of a row."""
-        inputs = [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
-        begun = self._cell.begin(inputs, **keywords(self._model, [row], 1))
-        limit = min(_STEPS, self._cell.limits(begun)[0])
+        inputs = [torch.as_tensor(value).to(self.cell.device) for value in stack(self._model.info.inputs, [row])]
+        begun = self.cell.begin(inputs, **keywords(self._model, [row], 1))
+        limit = min(_STEPS, self.cell.limits(begun)[0])
         self.states, state = len(begun.state), begun.state
         steps: list[LoneRow] = []
         ended = False
@@ -222,7 +222,7 @@ class _Cell:
         """One step of some rows: their ys, states, and which have ended if the cell says so."""
         given = list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))  # in memory of its own
         reads = len(given) - self.states
-        stepped = self._cell.step(given[0] if reads else None, tuple(given[reads:]))
+        stepped = self.cell.step(given[0] if reads else None, tuple(given[reads:]))
         self.ys = len(stepped.ys)
         ended = [] if stepped.ended is None else [stepped.ended]
         return [value.clone() for value in (*stepped.ys, *stepped.state, *ended)]
