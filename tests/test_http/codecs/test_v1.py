@@ -204,7 +204,10 @@ def test_labels_name_the_top_score_and_a_row_of_nan_has_none() -> None:
 
 def test_what_json_does_not_have() -> None:
     """A text "null" and None are values as others; a date is none, whatever the encoder makes of it."""
-    (found,) = encoded([{"a": None, "b": "null", "c": (1, b"x"), 3: np.int64(4)}])
+    mixed, names = np.array([None, 1, b"x"], object), np.array([["a"], ["null"]])
+    (found,) = encoded([{"a": None, "b": "null", "c": (1, b"x"), 3: np.int64(4), "mixed": mixed, "names": names}])
+    assert found.pop("mixed") == [None, 1, "x"]
+    assert found.pop("names") == [["a"], ["null"]]
     assert found == {"a": None, "b": "null", "c": [1, "x"], "3": 4}
     for value in (datetime.date(2026, 1, 2), DecodedCall(1, [], {})):
         with pytest.raises(ModelFailed, match=r"at answer\[0\].day"):
