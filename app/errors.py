@@ -49,7 +49,7 @@ def text_of(error: BaseException) -> str:
     try:
         text = str(error) or type(error).__name__
         return f"no key {text}" if isinstance(error, KeyError) else text
-    except Exception:
+    except BaseException:
         return f"{type(error).__name__} (it cannot be shown)"
 
 

@@ -45,16 +45,16 @@ def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes, addresses and TorchScript's traceback,
     which comes before the message.
     """
-    text = f"{type(error).__name__}: {text_of(error)}"
+    text = f"{type(error).__name__}: {message_of(error)}"
     if of_script := _OF_SCRIPT.search(text):
         text = of_script[1]
     return " ".join(presentable(_COLOUR.sub("", text)).split())
 
 
-def text_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the model's own exception class may raise here
+    except BaseException:  # the model's own exception class may raise anything here
         return "(it cannot be shown)"
 
 

@@ -9,7 +9,7 @@ import re
 import threading
 from concurrent.futures.process import BrokenProcessPool
 
-from app.models.base import PADDED, text_of
+from app.models.base import PADDED, message_of
 
 _THREADS = (
     'a model is imported and built on the thread "model-load", and called on others, "warm-up" and "worker-0" among '
@@ -70,7 +70,7 @@ _SHAPES = re.compile(
 
 def advice_on(error: BaseException) -> str:
     """What to do about an error of a model; "" if only its own text can say it."""
-    text = text_of(error)
+    text = message_of(error)
     for kind, pattern, advice in _KNOWN:
         if isinstance(error, kind) and re.search(pattern, text):
             return advice
@@ -80,9 +80,9 @@ def advice_on(error: BaseException) -> str:
 
 def is_of_one_size(error: BaseException) -> bool:
     """Whether an exported model refuses the size of a batch, by the error's text."""
-    return re.match(r"Guard failed: .*\.size\(\)\[0\] == \d+$", text_of(error)) is not None
+    return re.match(r"Guard failed: .*\.size\(\)\[0\] == \d+$", message_of(error)) is not None
 
 
 def is_about_shapes(error: BaseException) -> bool:
     """Whether the shapes in model.toml may be at fault, by the error's text."""
-    return _SHAPES.search(text_of(error)) is not None
+    return _SHAPES.search(message_of(error)) is not None

@@ -166,7 +166,7 @@ def test_a_failure_is_reported_and_the_worker_goes_on(bench, value: float, fault
 def test_an_error_whose_own_text_fails_ends_no_worker(bench):
     class Mute(Exception):
         def __str__(self) -> str:
-            raise RuntimeError
+            raise SystemExit
 
     def call(x):
         raise Mute
