@@ -129,6 +129,18 @@ async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: L
     assert [len(batch) for batch in letters.batches] == [1, 3]
 
 
+async def test_more_than_one_thread_should_read_is_shared_among_them(letters: Letters) -> None:
+    """8 KiB a hand-over; what does not fit goes to the next thread. Files are read one by one."""
+    for reads_texts, found in ((True, [2, 2, 1]), (False, [1] * 5)):
+        front = Letters(reads_texts)
+        readings = HelperThreads(2)
+        tasks = [reading(readings, front, b"a" * count, size=4 << 10) for count in range(1, 6)]
+        await front.begun(2)
+        front.go_on.set()
+        assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[count] for count in range(1, 6)]
+        assert [len(batch) for batch in front.batches] == found
+
+
 @pytest.mark.parametrize(("text", "kind"), [(b"bad", BadText), (b"worse", ArithmeticError), (b"panic", Panic)])
 async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind: type[BaseException]) -> None:
     readings = HelperThreads(2)

@@ -294,6 +294,13 @@ async def test_the_last_answer_reaches_a_client_that_sends_on(came: bytes, sends
         assert len(connection.transport.writes) == 1
 
 
+async def test_connect_is_answered_as_any_other_request(caplog: pytest.LogCaptureFixture) -> None:
+    """And has no line of the log: any client may send any number of them."""
+    connection = await sent(ok, b"CONNECT http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert connection.transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] * 2
+    assert caplog.records == []
+
+
 OFFERS = {
     "h2c": [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"],
     "close too": [b"Connection: close, Upgrade", b"Upgrade: h2c"],

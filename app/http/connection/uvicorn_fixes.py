@@ -93,10 +93,8 @@ class PatchedProtocol(HttpToolsProtocol):
             if not self._discards_input:  # as it does behind the last answer, to an earlier request in this read
                 self._refuse_request(self._malformed_answer)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._upgrade_offered:
+            if self._upgrade_offered:  # else it is CONNECT, which is answered as any other
                 self._decline(data[upgrade.args[0] :])
-            else:
-                self._unsupported_upgrade_warning()
         else:
             if self._discards_input:
                 return False
