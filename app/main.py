@@ -42,7 +42,7 @@ from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
 from app.models.sources.compiling import compiling_aside
-from app.observe.prometheus import Metrics, of_server
+from app.observe.prometheus import of_server, render
 from app.observe.tracing.setup import tracer_of
 from app.scheduler.policies import policy_class
 from app.settings import MIB, Settings
@@ -170,15 +170,14 @@ async def _lifespan(
         if settings.pages:
             lifecycle.tick_callbacks.append(hub.record)
         build = {**_BUILD, "device": device.name}
-        metrics = Metrics(
-            engine.snapshot, lambda: of_server(lifecycle, build, resources.bodies.held, resources.rejected, collector)
-        )
         yield {
             "catalog": registry,
             "auth": resources.auth,
             "health": lifecycle,
             "settings": settings,
-            "metrics": metrics,
+            "metrics": lambda: render(
+                engine.snapshot(), of_server(lifecycle, build, resources.bodies.held, resources.rejected, collector)
+            ),
             "engine": engine,
             "hub": hub,
         }

@@ -31,6 +31,8 @@ from app.scheduler.types import Formed, Operation
 _SECONDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10, "+Inf")))
 _REFUSAL_SECONDS = frozenset(map(str, (0.001, 0.01, 0.1, 1, "+Inf")))
 _NO_CALLS = CallStats()
+_PROCESS = (ProcessCollector(registry=None), PlatformCollector(registry=None))
+_FAULTS = "Ticks at which rows, units or slots were left although no call was there: a fault of the server."
 #: Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER.
 _TRITON_REASONS = {
     "queue_full": "REJECTED",
@@ -55,32 +57,20 @@ class Pauses(Protocol):
     longest_s: float
 
 
-class Metrics:
-    """Renders a new snapshot at each scrape. `server` returns the families of the server: see `of_server`."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot], server: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
-        self._snapshot = snapshot
-        self._server = server
-        self._process = (ProcessCollector(registry=None), PlatformCollector(registry=None))
-
-    def render(self) -> tuple[bytes, str]:
-        """Prometheus text and its content type."""
-        snapshot = self._snapshot()
-        families = [*self.collect(snapshot), *_of_models(_TRITON, snapshot.models, "nv_inference_")]
-        for collector in self._process:
-            families += collector.collect()
-        return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
-
-    def collect(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """The families with our names."""
-        yield from self._server()
-        yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
-        text = "Ticks at which rows, units or slots were left although no call was there: a fault of the server."
-        yield _family("counter", "consistency_faults", text, snapshot.faults)
-        yield from _histograms(snapshot.models)
-        yield from _of_models(_OURS, snapshot.models)
-        busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
-        yield _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy)
+def render(snapshot: Snapshot, server: Iterable[Metric] = ()) -> tuple[bytes, str]:
+    """Prometheus text and its content type. `server`: the families of the server, see `of_server`."""
+    busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
+    families = (
+        *server,
+        _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s),
+        _family("counter", "consistency_faults", _FAULTS, snapshot.faults),
+        *_histograms(snapshot.models),
+        *_of_models(_OURS, snapshot.models),
+        _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy),
+        *_of_models(_TRITON, snapshot.models, "nv_inference_"),
+        *(family for collector in _PROCESS for family in collector.collect()),
+    )
+    return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
 
 
 def _text(family: Metric) -> str:

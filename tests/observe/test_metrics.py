@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from app.contract import Answer, IndexEntry, Klass
 from app.errors import codes
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
-from app.observe.prometheus import Metrics, of_server
+from app.observe.prometheus import of_server, render
 from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
 from app.scheduler.types import Formed
 
@@ -44,7 +43,7 @@ def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_n
 
 def page(*models: ModelStats) -> bytes:
     """A rendered page of them."""
-    text, _ = Metrics(lambda: Snapshot([gauges_of(stats, {}) for stats in models], [1.5])).render()
+    text, _ = render(Snapshot([gauges_of(stats, {}) for stats in models], [1.5]))
     return text
 
 
@@ -53,7 +52,7 @@ def samples(
 ) -> dict[str, float]:
     """Every sample of a rendered page, written `name{label,...}`. `more`: other fields of the gauges."""
     gauges = replace(gauges_of(stats, waiting, oldest_ns), **more)
-    text, content_type = Metrics(lambda: Snapshot([gauges], [1.5])).render()
+    text, content_type = render(Snapshot([gauges], [1.5]))
     assert content_type.startswith("text/plain")
     found = {}
     for family in text_string_to_metric_families(text.decode()):
@@ -176,8 +175,8 @@ def test_what_the_server_is_and_how() -> None:
     lifecycle.connections, lifecycle.malformed, lifecycle.lost_lines = lambda: 3, lambda: 2, lambda: 4
     build = {"version": "1.2.3", "device": 'a "fast" one'}
     pauses = SimpleNamespace(count=4, seconds=0.5, longest_s=0.25)
-    server = partial(of_server, lifecycle, build, 7, {"bad_request": 5}, pauses)
-    text, _ = Metrics(lambda: Snapshot([], []), server).render()
+    server = of_server(lifecycle, build, 7, {"bad_request": 5}, pauses)  # type: ignore[arg-type]
+    text, _ = render(Snapshot([], []), server)
     lines = text.decode().splitlines()
     for line in (
         'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0',

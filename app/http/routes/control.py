@@ -1,7 +1,7 @@
 """Server metadata, metrics and the model repository; `router` has all routes that do not infer.
 
 The routes are documented in `app/http/openapi/openapi.json`. Their state comes from the lifespan: `catalog` (Catalog),
-`auth` (Auth), `settings` (body_timeout_s) and `metrics` (`render()` returns the text and its content type).
+`auth` (Auth), `settings` (body_timeout_s) and `metrics` (returns the text and its content type).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RepositoryRequest(BaseModel):
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
 async def metrics(request: Request) -> Response:
-    text, content_type = request.state.metrics.render()
+    text, content_type = request.state.metrics()
     headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
     accepted = request.headers.get("accept-encoding", "").encode("latin-1")
     if encoding := wanted_encoding(accepted, len(text)):  # to a twentieth; it takes less time than rendering the text

@@ -57,7 +57,9 @@ def catalog() -> FakeCatalog:
 
 @pytest.fixture
 async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
-    metrics = SimpleNamespace(render=lambda: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"))
+    def metrics() -> tuple[bytes, str]:
+        return b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
     async with client(make_app(), catalog=catalog, metrics=metrics) as opened:
         yield opened
 
