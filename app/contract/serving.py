@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,9 +47,6 @@ class Lease(Pending, Protocol):
     #: row's tokens so far. The piece is what the row has written since the last call: a text, its finish reason (""
     #: before its end) and the tokens read and written. The answer repeats everything.
     on_piece: Callable[[int, Any, int], None] | None
-
-    @property
-    def rows(self) -> Sized: ...
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...
