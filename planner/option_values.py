@@ -9,6 +9,7 @@ from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.fields import LARGEST_MS, MS
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import default_workers
+from planner.profile_times import linear
 
 _BATCH = 32  # largest batch of a made-up device, rows
 _LARGEST_BATCH = 4096  # of any model
@@ -39,7 +40,7 @@ def _linear(text: str, max_batch: int) -> Profile:
         times = float(fixed), float(row.removesuffix("b"))
     except ValueError:
         raise ValueError(f"profile: expected linear:A+Bb in ms, as linear:7+0.6b, got {text!r}") from None
-    return profiles.linear(*times, max_batch)
+    return linear(*times, max_batch)
 
 
 def device(measured: Profile, capacities: Sequence[int], policy: str) -> str:

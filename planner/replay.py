@@ -5,8 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_type_hints
 
-from app.scheduler.record import Entry, feed, scheduler_of, step_entry
+from pydantic import TypeAdapter
+
+from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.record import FORMAT, INPUTS, Entry, step_entry
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, DeviceSpec, Klass, Row
+
+# Cached, because both take long.
+_adapter, _hints_of = cache(TypeAdapter), cache(get_type_hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +63,30 @@ def replay(lines: Iterable[str]) -> Replayed:
             return Replayed(equal, number, entry, got)
         equal += 1
     return Replayed(equal)
+
+
+def scheduler_of(header: Entry) -> Scheduler:
+    """A fresh Scheduler with the configuration in the first entry of a record. Raises ValueError for another format."""
+    if header.get("format") != FORMAT:
+        raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
+    return Scheduler(_adapter(DeviceSpec).validate_python(header["device"]))
+
+
+def feed(scheduler: Scheduler, entry: Entry) -> None:
+    """Give one recorded input to a scheduler."""
+    name = entry["in"]
+    if name not in INPUTS:
+        raise ValueError(f"record: unknown input {name!r}")
+    kinds = _hints_of(getattr(Scheduler, name))
+    arguments = {key: _value(kinds[key], value) for key, value in entry.items() if key not in ("in", "t")}
+    getattr(scheduler, name)(**arguments, now=entry["t"])
+
+
+def _value(kind: Any, data: Any) -> Any:
+    if kind is Call:
+        fields = dict(data)
+        rows = [Row(slot, length) for slot, length in fields.pop("rows")]
+        return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
+    if kind == PairSlowdowns:
+        return {(one, other): slower for one, other, slower in data}
+    return _adapter(kind).validate_python(data)

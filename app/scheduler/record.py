@@ -1,4 +1,4 @@
-"""A Scheduler that records every input and every Step as plain dicts, and the functions that replay them.
+"""A Scheduler that records every input and every Step as plain dicts. `planner.replay` replays them.
 
 The first entry is the configuration. Each input is `{"in": method, "t": now, argument: value, ...}`, each output
 `{"step": {...}, "t"}`. Entries can be written as JSON and are complete: fed to a fresh Scheduler, the inputs give the
@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import cache
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter
-
-from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Row, Step
+from app.scheduler.types import Call, DeviceSpec, Step
 
 #: It changes with what is recorded: a record is replayed by the version that wrote it.
 FORMAT = 13
 Entry = dict[str, Any]
-# Cached, because both take long.
-_adapter, _hints_of = cache(TypeAdapter), cache(get_type_hints)
 
 
 def step_entry(step: Step, now: int) -> Entry:
@@ -70,26 +64,6 @@ class RecordingScheduler(Scheduler):
         return step
 
 
-def scheduler_of(header: Entry) -> Scheduler:
-    """A fresh Scheduler with the configuration in the first entry of a record. Raises ValueError for another format."""
-    if header.get("format") != FORMAT:
-        raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
-    return Scheduler(_adapter(DeviceSpec).validate_python(header["device"]))
-
-
-def feed(scheduler: Scheduler, entry: Entry) -> None:
-    """Give one recorded input to a scheduler."""
-    name = entry["in"]
-    if name not in INPUTS:
-        raise ValueError(f"record: unknown input {name!r}")
-    kinds = _hints_of(getattr(Scheduler, name))
-    arguments = {key: _value(kinds[key], value) for key, value in entry.items() if key not in ("in", "t")}
-    getattr(scheduler, name)(**arguments, now=entry["t"])
-
-
-# arguments to data and back
-
-
 def _data(value: Any) -> Any:
     if isinstance(value, int | None):
         return value
@@ -100,16 +74,6 @@ def _data(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [[*pair, slower] for pair, slower in sorted(value.items())]
     return asdict(value)
-
-
-def _value(kind: Any, data: Any) -> Any:
-    if kind is Call:
-        fields = dict(data)
-        rows = [Row(slot, length) for slot, length in fields.pop("rows")]
-        return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
-    if kind == PairSlowdowns:
-        return {(one, other): slower for one, other, slower in data}
-    return _adapter(kind).validate_python(data)
 
 
 #: The inputs of a Scheduler.

@@ -14,13 +14,14 @@ from statistics import fmean
 
 import numpy as np
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables
 from experiments.common.processes import spread
 from experiments.many import driver, two_models
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
 from planner import option_values
+from planner.profile_times import linear
 
 LARGEST = 8  # rows: the decision process has as many actions for each model
 LOADS = (0.3, 0.6, 0.85)

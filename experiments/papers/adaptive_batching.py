@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates.profile import linear
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from planner.profile_times import linear
 
 MAX_BATCH = 32
 SECONDS = 300

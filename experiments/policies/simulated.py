@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
@@ -30,7 +30,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
 from planner import option_values
-from planner.profile_times import occupied_ns
+from planner.profile_times import linear, occupied_ns
 from planner.serve_all import bound_ns
 
 PROFILES = DOCS / "profiles"

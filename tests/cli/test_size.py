@@ -19,12 +19,13 @@ from app.engine.profiling.cache import ProfileCache, ProfileKey, cpu_name, key_o
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.settings import Settings
 from planner import sizing
 from planner.commands import profile_measure, size_profiles
 from planner.commands.size import measured_service
 from planner.front_load import FrontLoad
+from planner.profile_times import linear
 from planner.simulated_front import FrontCosts
 
 from . import running

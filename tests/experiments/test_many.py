@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from app.scheduler.estimates.profile import linear
 from experiments.many import models, workers
 from experiments.many.workers import missed
+from planner.profile_times import linear
 
 # Several models on one worker: the optimum against simulation, and what the index gains.
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from experiments.common.simulated import Policy, Server, stepped
 from experiments.policies import learned, simulated
 from experiments.policies.learning import Case, Evidence, Phases, Served
+from planner.profile_times import linear
 
 # The table of distances to the optimum: its estimator, and the page from a tiny run.
 

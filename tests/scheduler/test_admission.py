@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.queue import Patience
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage, Unit
 from planner.fleet import Setup, run
+from planner.profile_times import linear
 
 from .driven import feed, finish, scheduler_of
 from .test_scheduler import CURVE

@@ -6,9 +6,10 @@ from inspect import signature
 
 import pytest
 
-from app.scheduler.record import FORMAT, INPUTS, Entry, RecordingScheduler, feed, scheduler_of, step_entry
+from app.scheduler.record import FORMAT, INPUTS, Entry, RecordingScheduler, step_entry
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Step, Unit
+from planner.replay import feed, scheduler_of
 
 from .world import make_call, make_device
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import linear
 from planner.fit import fit, front_costs
 from planner.fleet import Setup, counted
 from planner.front_load import FrontLoad
+from planner.profile_times import linear
 from planner.simulated_front import FrontCosts
 
 MS = 1_000_000

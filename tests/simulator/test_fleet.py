@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import linear
 from planner import fleet
 from planner.fleet import Setup, run
+from planner.profile_times import linear
 from planner.routers import Blind, LeastWaiting
 from planner.simulator import Simulator
 from planner.tally import Tally

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
 from app.scheduler.optimal.tables import solve
 from planner.fleet import Setup, run
+from planner.profile_times import linear
 from planner.two_worker_optimum import compared, peak, solved
 
 # The preset `preferred` in the simulator, against figures of an independent event simulation of Khan et al.

@@ -9,9 +9,10 @@ import pytest
 from tiers import full
 
 from app.scheduler.estimates.curve import STEADY, Curve
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal import solver
 from app.scheduler.optimal.tables import ControlTables, solve
+from planner.profile_times import linear
 from planner.serve_all import bound_ns
 
 # The closed form is above the exact mean of running all that waits, and near it.

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Row, Unit
+from planner.profile_times import linear
 from planner.simulated_device import SimulatedDevice, factors, slowdown
 
 ALONE = (100, 120, 160)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import linear
 from planner.fleet import Setup, run
+from planner.profile_times import linear
 from planner.simulated_front import FrontCosts, FrontWork, LoopPart, SimulatedFront
 
 from .runs import latencies, simulated

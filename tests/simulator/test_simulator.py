@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal.solver import solve
 from app.scheduler.policies import POLICIES, Cut, Hold, Offer, Policy
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
 from planner.fleet import Setup
+from planner.profile_times import linear
 from planner.replay import replay
 from planner.simulator import Simulator
 from planner.tally import Tally

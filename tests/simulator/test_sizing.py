@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Program, Row, Stage, WorkerSpec
 from planner import sizing
 from planner.fleet import Setup, counted
 from planner.node import PROGRAM, Node
+from planner.profile_times import linear
 from planner.simulated_front import FrontCosts
 from planner.simulator import Simulator
 from planner.sizing import Runs

@@ -202,15 +202,6 @@ def parse(data: Any) -> Profile:
     )
 
 
-def linear(fixed_ms: float, row_ms: float, max_batch: int) -> Profile:
-    """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
-    least, most = fixed_ms + row_ms, fixed_ms + row_ms * max_batch
-    if not (fixed_ms >= 0 and row_ms >= 0 and least * MS > 0.5 and most <= fields.LARGEST_MS):  # nor NaN
-        raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
-    times = tuple(round((fixed_ms + row_ms * size) * MS) for size in range(1, max_batch + 1))
-    return Profile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
-
-
 def _stages(given: Any, max_batch: int | None) -> tuple[Profile, ...]:
     """The profiles of stages. One without `max_batch` gets that of the whole model."""
     if not isinstance(given, Sequence) or isinstance(given, str):

@@ -20,7 +20,7 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
 from app.engine.profiling.cache import ProfileCache, ProfileKey, architecture_of, default_folder, device_name, key_of
 from app.scheduler.estimates.pairs import Pair, PairTime
-from app.scheduler.estimates.profile import linear
+from planner.profile_times import linear
 
 from ..rig import X, Y, make_model, tensor
 

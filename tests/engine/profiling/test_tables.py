@@ -18,10 +18,11 @@ from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.engine.profiling.tables import solve_aside, solved
 from app.errors import ConfigError
 from app.scheduler.estimates.curve import Curve
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, WorkerSpec
+from planner.profile_times import linear
 
 from ..rig import assert_answer, device, make_model, serving
 

@@ -10,7 +10,8 @@ from tiers import some
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, preferred_size, regression
 from app.scheduler.estimates.curve import Curve
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
+from planner.profile_times import linear
 
 SECOND, MS, LARGEST = 1_000_000_000, 1_000_000, 32
 PROFILE = linear(3, 0.35, LARGEST).batch_ns

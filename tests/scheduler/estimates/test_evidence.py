@@ -6,7 +6,8 @@ import pytest
 
 from app.engine.profiling.idle import at_lengths, points
 from app.scheduler.estimates.evidence import IDLE, WARM_UP, Evidence, Point, UnitTime
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
+from planner.profile_times import linear
 
 MS = 1_000_000
 KNOWN = Profile((MS, 2 * MS, 3 * MS, 4 * MS), errors=(0.25,) * 4)

@@ -11,8 +11,8 @@ from tiers import repeatable
 
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import Profile, linear, parse
-from planner.profile_times import at_length, occupied_ns, peak_at
+from app.scheduler.estimates.profile import Profile, parse
+from planner.profile_times import at_length, linear, occupied_ns, peak_at
 
 EXAMPLES = repeatable(100)
 FULL: dict[str, Any] = {

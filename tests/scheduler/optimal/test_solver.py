@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
-from app.scheduler.estimates.profile import linear, parse
+from app.scheduler.estimates.profile import parse
 from app.scheduler.optimal.solver import evaluate, solve, values
+from planner.profile_times import linear
 
 from ..theory import mean_ns
 

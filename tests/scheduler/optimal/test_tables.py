@@ -10,12 +10,13 @@ import pytest
 from pydantic import TypeAdapter
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, linear, parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.process import Process
 from app.scheduler.optimal.tables import LOADS, ControlTables, smooth, solve
 from app.scheduler.optimal.time_left import TimeLeft
+from planner.profile_times import linear
 
 MS = 1_000_000
 CURVES = {

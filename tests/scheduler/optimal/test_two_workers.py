@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.process import Process
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.optimal.two_workers import evaluate, solve
+from planner.profile_times import linear
 
 S = 1_000_000_000
 ONE = TimeLeft((1,), (S,), 16)

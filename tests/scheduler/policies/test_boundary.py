@@ -12,12 +12,13 @@ from tiers import full
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.parts import StagePlan
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.types import Formed, Row, Stage
 from planner.fleet import Setup, run
+from planner.profile_times import linear
 
 from ..driven import feed, finish, scheduler_of
 from ..views import estimates_of, offer_of

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.estimates.profile import Profile, linear
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.base import cut_rows
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Formed, Operation, Stage
+from planner.profile_times import linear
 
 from ..driven import Ran, Request, calls_of, drive, feed, finish, scheduler_of
 from ..views import estimates_of, offer_of
