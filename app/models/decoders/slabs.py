@@ -130,16 +130,15 @@ class SlabCache:
         cache: Any = Cache(layers=self._own)
         if read is not None:
             cache = EncoderDecoderCache(cache, Cache(layers=self._read))
+            cache.is_updated = dict.fromkeys(range(len(self._read)), True)  # no forward is to write them
         self.cache = cache
 
     def window(self, rows: int, start: int, end: int, read: int = 0) -> Any:
-        """The `past_key_values` of a forward: these columns of the first places, and `read` columns of the encoder's
-        output; 0 if this forward is to write them."""
+        """The `past_key_values` of a forward: these columns of the first places, and `read` of the encoder's output."""
         for layer in self._own:
             layer.window(rows, start, end)
-        for index, layer in enumerate(self._read):
+        for layer in self._read:
             layer.window(rows, 0, read)
-            self.cache.is_updated[index] = read > 0
         return self.cache
 
 
