@@ -16,9 +16,7 @@ from itertools import product
 from typing import Protocol
 
 from prometheus_client import PlatformCollector, ProcessCollector
-from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.samples import Sample as Written
 
 from app.contract import CLASSES
 from app.errors import codes
@@ -45,6 +43,8 @@ _TRITON_REASONS = {
 
 #: A sample: labels besides model and version, and the value.
 Sample = tuple[dict[str, str], float]
+#: A line of the text: the end of the name behind the family's, labels and value.
+Line = tuple[str, dict[str, str], float]
 #: A family of metrics per model: kind, name, help, and a function that returns the samples of one model, or its value.
 Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample] | float]]
 
@@ -57,7 +57,7 @@ class Pauses(Protocol):
     longest_s: float
 
 
-def render(snapshot: Snapshot, server: Iterable[Metric] = ()) -> tuple[bytes, str]:
+def render(snapshot: Snapshot, server: Iterable[str] = ()) -> tuple[bytes, str]:
     """Prometheus text and its content type. `server`: the families of the server, see `of_server`."""
     busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
     families = (
@@ -68,20 +68,17 @@ def render(snapshot: Snapshot, server: Iterable[Metric] = ()) -> tuple[bytes, st
         *_of_models(_OURS, snapshot.models),
         _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy),
         *_of_models(_TRITON, snapshot.models, "nv_inference_"),
-        *(family for collector in _PROCESS for family in collector.collect()),
+        *_of_process(),
     )
-    return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
+    return "".join(families).encode(), CONTENT_TYPE_LATEST
 
 
-def _text(family: Metric) -> str:
-    """The lines of a family. Labels are sorted for better compression. Triton's counters do not end in `_total`."""
-    suffix = "_total" if family.type == "counter" and not family.name.startswith("nv_") else ""
-    lines = [f"# HELP {family.name}{suffix} {family.documentation}\n# TYPE {family.name}{suffix} {family.type}\n"]
-    lines += [
-        f"{sample.name}{_label_text(tuple(sample.labels.items()))} {float(sample.value)!r}\n"
-        for sample in family.samples
-    ]
-    return "".join(lines)
+def _text(kind: str, name: str, text: str, lines: Iterable[Line]) -> str:
+    """A family. Labels are sorted for better compression."""
+    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    return head + "".join(
+        [f"{name}{end}{_label_text(tuple(labels.items()))} {float(value)!r}\n" for end, labels, value in lines]
+    )
 
 
 @lru_cache(1 << 14)
@@ -97,17 +94,20 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: str = "starling_") -> Metric:
-    """A family of these samples. A number is a sample without labels."""
-    family = Metric(prefix + name, text, kind)
-    full_name = f"{family.name}_total" if kind == "counter" and prefix == "starling_" else family.name
-    for sample in samples:
-        labels, value = sample if isinstance(sample, tuple) else ({}, sample)
-        family.samples.append(Written(full_name, labels, value))
-    return family
+def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: str = "starling_") -> str:
+    """A family of these samples. A number is a sample without labels. Triton's counters do not end in `_total`."""
+    end = "_total" if kind == "counter" and prefix == "starling_" else ""
+    lines: list[Line] = [("", *sample) if isinstance(sample, tuple) else ("", {}, sample) for sample in samples]
+    return _text(kind, f"{prefix}{name}{end}", text, lines)
 
 
-def _of_models(families: Iterable[Family], models: list[Gauges], prefix: str = "starling_") -> Iterator[Metric]:
+def _of_process() -> Iterator[str]:
+    for family in (family for collector in _PROCESS for family in collector.collect()):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield _text(family.type, name, family.documentation, [("", one.labels, one.value) for one in family.samples])
+
+
+def _of_models(families: Iterable[Family], models: list[Gauges], prefix: str = "starling_") -> Iterator[str]:
     """The families that have samples."""
     for kind, name, text, samples in families:
         found = []
@@ -126,7 +126,7 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 
 def of_server(
     lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: int, rejected: Mapping[str, int], pauses: Pauses
-) -> Iterator[Metric]:
+) -> Iterator[str]:
     """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
     `held_bytes`: of all bodies. `rejected`: by error code, requests that belong to no model. `pauses`: for garbage
@@ -153,7 +153,7 @@ def of_server(
     yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(counts.items())))
 
 
-def _histograms(models: list[Gauges]) -> Iterator[Metric]:
+def _histograms(models: list[Gauges]) -> Iterator[str]:
     for name, text, bounds in (
         ("request_duration_seconds", "From arrival to encoded answer, of calls that were not refused.", _SECONDS),
         ("refusal_duration_seconds", "From arrival to encoded answer, of calls that were refused.", _REFUSAL_SECONDS),
@@ -161,34 +161,30 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         ("first_token_seconds", "From arrival to the first piece of a text, of calls that are streamed.", _SECONDS),
         ("token_interval_seconds", "Between two tokens of a text that is streamed.", _SECONDS),
     ):
-        family = _family("histogram", name, text)
-        kind = name.partition("_")[0]
+        kind, lines = name.partition("_")[0], list[Line]()
         for gauges in models:
             for klass, calls in _calls(gauges):
                 histogram: Histogram = getattr(calls, kind)
                 if kind in ("first", "token") and not gauges.stats.stages and not any(histogram.counts):
                     continue  # only models that run by steps have pieces
-                _add_histogram(family, histogram, bounds, _of(gauges, **{"class": klass}))
-        yield family
-    compute = _family("histogram", "compute_duration_seconds", "Gather, model and copy out, per batch.")
-    sizes = _family("histogram", "batch_size", "Rows per batch, padding apart.")
+                lines += _buckets(histogram, bounds, _of(gauges, **{"class": klass}))
+        yield _text("histogram", f"starling_{name}", text, lines)
+    compute, sizes = list[Line](), list[Line]()
     for gauges in models:
         for labels, batches in gauges.stats.by_stage():
-            _add_histogram(compute, batches.compute, _SECONDS, _of(gauges, **labels))
-            _add_histogram(sizes, batches.sizes(), None, _of(gauges, **labels))
-    yield from (compute, sizes)
+            compute += _buckets(batches.compute, _SECONDS, _of(gauges, **labels))
+            sizes += _buckets(batches.sizes(), None, _of(gauges, **labels))
+    yield _text("histogram", "starling_compute_duration_seconds", "Gather, model and copy out, per batch.", compute)
+    yield _text("histogram", "starling_batch_size", "Rows per batch, padding apart.", sizes)
 
 
-def _add_histogram(family: Metric, histogram: Histogram, bounds: frozenset[str] | None, labels: dict[str, str]) -> None:
-    """Add a histogram. `bounds`: buckets to show; None: all."""
-    name, buckets = family.name, histogram.buckets()
-    family.samples += [
-        Written(f"{name}_bucket", {**labels, "le": bound}, seen)
-        for bound, seen in buckets
-        if bounds is None or bound in bounds
-    ]
-    family.samples.append(Written(f"{name}_count", labels, buckets[-1][1]))
-    family.samples.append(Written(f"{name}_sum", labels, histogram.total))
+def _buckets(histogram: Histogram, bounds: frozenset[str] | None, labels: dict[str, str]) -> Iterator[Line]:
+    """The lines of a histogram. `bounds`: buckets to show; None: all."""
+    for bound, seen in histogram.buckets():
+        if bounds is None or bound in bounds:
+            yield "_bucket", {**labels, "le": bound}, seen
+    yield "_count", labels, sum(histogram.counts)
+    yield "_sum", labels, histogram.total
 
 
 def _stage(place: int) -> Callable[[Gauges], Iterable[Sample]]:
