@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,18 +43,14 @@ def llamas() -> Any:
     )
 
 
-@cache
-def defaults() -> Defaults:
-    return replace(Defaults.of(tiny.model("gpt2")), ends=frozenset({EOS}))
-
-
 def written(tokenizer: Any, ids: list[int], **asked: Any) -> tuple[str, list[str], str]:
     """The whole text of these tokens, its pieces when streamed, and why it ended."""
     texts = []
     for _ in range(2):
         parameters = Parameters.read(asked)
+        defaults = Defaults(frozenset({EOS}), False, {})
         backend = tokenizer.backend_tokenizer
-        texts.append(Text(Detokenizer(tokenizer, backend), parameters, defaults(), [5], len(ids), 1))
+        texts.append(Text(Detokenizer(tokenizer, backend), parameters, defaults, [5], len(ids), 1))
     whole, streamed = texts
     pieces = []
     for token in ids:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -151,36 +150,24 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The values of a model's generation_config.json, for requests that give none. `ends`: tokens that end a text."""
+    """The values of generation_config.json, for requests that give none. `ends`: tokens that end a text."""
 
-    model: Any  # of transformers
     ends: frozenset[int]
-    values: Mapping[str, Any]  # by their names there
+    do_sample: bool
+    values: Mapping[str, Any]  # of the processors, by their names in generation_config
 
     @classmethod
-    def of(cls, model: Any) -> Self:
-        """Raises ConfigError for a setting that is not supported."""
-        values = model.generation_config.to_dict()
+    def of(cls, config: Any) -> Self:
+        """`config`: transformers' GenerationConfig. Raises ConfigError for a setting that is not supported."""
+        values = config.to_dict()
         for name, unset in _NOT_OFFERED.items():
             if values.get(name) not in (None, unset):
                 raise ConfigError(
                     f"generation_config.json: {name} is not offered, got {values[name]!r}; remove it there"
                 )
-        ends = model.generation_config.eos_token_id
+        ends = config.eos_token_id
         ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
-        return cls(model, ends, {name: None if value == [] else value for name, value in values.items()})
-
-    def processors(self, given: Mapping[str, Any], prompt: int, most: int) -> list[Processor]:
-        """What changes the logits with and without sampling, as `generate` orders it, with these values of a request.
-
-        `prompt`: how many tokens the decoder begins with; `most`: how many it may add.
-        """
-        config = copy(self.model.generation_config)
-        vars(config).update({**self.values, **given}, do_sample=False, max_length=prompt + most)
-        if config.min_new_tokens is not None:
-            config.min_length = None  # whose place it takes
-        config._eos_token_tensor = torch.tensor(sorted(self.ends)) if self.ends else None
-        return list(self.model._get_logits_processor(config, prompt))
+        return cls(ends, bool(config.do_sample), values)
 
 
 def usual_length(config: Any, *, encodes: bool) -> int | None:
@@ -198,9 +185,10 @@ class TokenChooser:
 
     def __init__(self, parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> None:
         """`prompt`: how many tokens the decoder begins with; `most`: how many it may add."""
-        samples, wanted = parameters.samples, {**defaults.values, **parameters.given}
-        self._samples = bool(wanted.get("do_sample")) if samples is None else samples
-        self._processors = defaults.processors(parameters.given, prompt, most)
+        samples = parameters.samples
+        self._samples = defaults.do_sample if samples is None else samples
+        wanted = {**defaults.values, **parameters.given}
+        self._processors = _processors(wanted, sorted(defaults.ends), prompt, most)
         self._filters = {
             name: wanted[name] for name in ("temperature", "top_k", "top_p") if wanted.get(name) is not None
         }
@@ -224,6 +212,34 @@ class TokenChooser:
         sums = probabilities(scores[0], **self._filters).cumsum(0)
         number = np.random.Generator(np.random.Philox(key=[self._seed, len(ids)])).random()
         return int(torch.searchsorted(sums, number * float(sums[-1]), right=True).clamp(max=len(sums) - 1))
+
+
+def _processors(values: Mapping[str, Any], ends: list[int], prompt: int, most: int) -> list[Processor]:
+    """The processors that apply with and without sampling, in the order of transformers' `generate`."""
+    from transformers.generation import logits_process as processors  # imported with the model
+
+    found: list[Any] = []
+    if (penalty := values.get("repetition_penalty")) not in (None, 1.0):
+        found.append(processors.RepetitionPenaltyLogitsProcessor(penalty))
+    if size := values.get("no_repeat_ngram_size"):
+        found.append(processors.NoRepeatNGramLogitsProcessor(size))
+    if bad := values.get("bad_words_ids"):
+        found.append(processors.NoBadWordsLogitsProcessor(bad, ends))
+    least = values.get("min_new_tokens")  # which takes the place of min_length
+    if ends and least:
+        found.append(processors.MinNewTokensLengthLogitsProcessor(prompt, least, ends))
+    elif ends and least is None and (least := values.get("min_length")):
+        found.append(processors.MinLengthLogitsProcessor(least, ends))
+    if (forced := values.get("forced_bos_token_id")) is not None:
+        found.append(processors.ForcedBOSTokenLogitsProcessor(forced))
+    if (forced := values.get("forced_eos_token_id")) is not None:
+        found.append(processors.ForcedEOSTokenLogitsProcessor(prompt + most, forced))
+    if suppressed := values.get("suppress_tokens"):
+        found.append(processors.SuppressTokensLogitsProcessor(suppressed))
+    if first := values.get("begin_suppress_tokens"):
+        begin = prompt + 1 if prompt == 1 and values.get("forced_bos_token_id") is not None else prompt
+        found.append(processors.SuppressTokensAtBeginLogitsProcessor(first, begin))
+    return found
 
 
 def probabilities(scores: torch.Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> torch.Tensor:

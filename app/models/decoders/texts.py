@@ -124,7 +124,7 @@ class TextDecoder(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.bounds = bounds
-        self.defaults = Defaults.of(decoder.model)
+        self.defaults = Defaults.of(decoder.model.generation_config)
         self._detokenizer = detokenizer
 
     def start(self, ids: Sequence[int], given: Mapping[str, Any]) -> Text:
