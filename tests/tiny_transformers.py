@@ -103,6 +103,12 @@ def save_vit(folder: Path, processor: bool = True) -> Any:
     return _saved(folder, transformers.ViTForImageClassification, made, 0, tokenizer=False)
 
 
+def save_resnet(folder: Path) -> Any:
+    made = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    pil_processor().save_pretrained(folder)
+    return _saved(folder, transformers.ResNetForImageClassification, made, 0, tokenizer=False)
+
+
 def pil_processor() -> Any:
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 

@@ -46,6 +46,13 @@ def test_text_classification_answers_as_transformers_does(tmp_path):
     ]  # fmt: skip
 
 
+def test_weights_in_bf16_compute_in_float32(tmp_path):
+    """As BF16 few models of images take what image processors make, and answers depend on the size of a batch."""
+    tiny.save_resnet(tmp_path / "weights").bfloat16().save_pretrained(tmp_path / "weights")
+    network: Any = tried(tmp_path, "image-classification").call
+    assert {weight.dtype for weight in network.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize(
     ("problem", "function"), [("multi_label_classification", torch.sigmoid), ("regression", lambda x: x)]
 )

@@ -68,8 +68,9 @@ def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
     options = {**kwargs, "output_loading_info": True}
-    if asked.writes and not kwargs.keys() & {"dtype", "torch_dtype"}:
-        options["dtype"] = "float32"  # in BF16, as many weights are, the likeliest token depends on a batch's size
+    if not kwargs.keys() & {"dtype", "torch_dtype"}:
+        # In BF16, as many weights are, answers depend on a batch's size, and few models of images take their pixels.
+        options["dtype"] = "float32"
     model, report = from_pretrained(auto_class, place, options)
     # the pooler is not used, and checkpoints of encoders often lack it
     missing = sorted(key for key in report["missing_keys"] if asked.head or not key.startswith("pooler."))
