@@ -201,6 +201,13 @@ def test_weights_of_another_task(tmp_path):
     )
 
 
+def test_weights_that_git_lfs_has_not_fetched(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+    (tmp_path / "weights" / "model.safetensors").write_text(pointer)
+    assert "`git lfs pull` fetches them" in broken(tmp_path, "text-classification")
+
+
 def test_labels_that_leave_numbers_out(tmp_path):
     tiny.save_bert(tmp_path / "weights")
     config = tmp_path / "weights" / "config.json"
