@@ -16,6 +16,7 @@ HEAD = (
 )
 JSON = b"content-type: application/json\r\n"
 BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+CLOSE = b"connection: close\r\n"
 COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 
 
@@ -35,13 +36,12 @@ def compress(body: bytes, encoding: str) -> bytes:
     return zlib.compress(body, 1, 31 if encoding == "gzip" else 15)
 
 
-async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer. `headers` must hold content-length."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+async def respond(send: Send, status: int, head: bytes, body: bytes) -> None:
+    """Send a whole answer. `head` must hold content-length."""
+    await send({"type": "http.response.start", "status": status, "headers": header_list(head)})
     await send({"type": "http.response.body", "body": body})
 
 
-def header_list(head: bytes, closing: bool = False) -> Headers:
-    """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
-    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
-    return [*headers, (b"connection", b"close")] if closing else headers
+def header_list(head: bytes) -> Headers:
+    """Header lines as ASGI's list of pairs."""
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]

@@ -17,9 +17,9 @@ from fastapi import FastAPI
 
 from app.contract import awaited
 from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
-from app.http.answers import header_list, respond
+from app.http.answers import CLOSE, header_list, respond
 from app.http.auth import METRICS, PROBES
-from app.http.body import Headers, Message, Receive, Scope, Send, client_request_id
+from app.http.body import Message, Receive, Scope, Send, client_request_id
 from app.http.codecs.events import Stream, event
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.errors import error_parts
@@ -31,8 +31,8 @@ from app.http.request import FastPath, Request
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier
 
-#: What answers a request before its route does: a preflight's status, headers and body, or an error.
-Early = tuple[int, Headers, bytes] | StarlingError | None
+#: What answers a request before its route does: a preflight's status, header lines and body, or an error.
+Early = tuple[int, bytes, bytes] | StarlingError | None
 
 
 class HttpApp:
@@ -96,28 +96,29 @@ class HttpApp:
         """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused."""
         resources = self.resources
         closing = scope["state"]["health"].closing or isinstance(early, NotReady)
-        added: Headers = [(b"x-request-id", request_id)]
+        added = b"x-request-id: %s\r\n" % request_id
         if closing:
-            added.append((b"connection", b"close"))
+            added += CLOSE
         if isinstance(early, tuple):
-            status, headers, body = early
-            await respond(send, status, [*headers, *added], body)
+            status, head, body = early
+            await respond(send, status, head + added, body)
             return
         if resources.cors is not None:
-            added += header_list(resources.cors.lines(dict(scope["headers"]).get(b"origin")))
+            added += resources.cors.lines(dict(scope["headers"]).get(b"origin"))
         if early is None:
 
             async def send_with_ours(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    message["headers"] = [*path_redirect(message["status"], list(message.get("headers", ()))), *added]
+                    headers = path_redirect(message["status"], list(message.get("headers", ())))
+                    message["headers"] = headers + header_list(added)
                 await send(message)
 
             await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
             return
-        status, headers, body = error_parts(early, has_openai_form(path))
+        status, head, body = error_parts(early, has_openai_form(path))
         if resources.refusals.needed():
             await awaited(resources.refusals)
-        await respond(send, status, [*headers, *added], body)
+        await respond(send, status, head + added, body)
 
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
@@ -143,8 +144,8 @@ class HttpApp:
                     continue
                 if not begun:
                     begun = True
-                    lines = header_list(carrier.stream_head, health.closing)
-                    await send({"type": "http.response.start", "status": 200, "headers": lines})
+                    head = carrier.stream_head + CLOSE if health.closing else carrier.stream_head
+                    await send({"type": "http.response.start", "status": 200, "headers": header_list(head)})
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             if watching is not None:
@@ -156,7 +157,7 @@ class HttpApp:
         if begun:
             await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
         else:
-            await respond(send, status, header_list(head, closes), body)
+            await respond(send, status, head + CLOSE if closes else head, body)
 
     async def _bring_body(self, request: Request, scope: Scope, receive: Receive) -> None:
         """Give the request its body, unless it is answered without."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.errors import BadRequest
-from app.http.answers import header_list
-from app.http.body import Headers, RequestHeaders
+from app.http.body import RequestHeaders
 from app.http.errors import METHODS, error_parts
 
 _ORIGIN, _METHOD, _HEADERS = b"origin", b"access-control-request-method", b"access-control-request-headers"
@@ -21,7 +20,9 @@ _EXPOSED = (
     b"traceparent, x-error-code"
 )
 _READABLE = b"access-control-allow-origin: %s\r\naccess-control-expose-headers: %s\r\n%s"
-_MAX_AGE = b"600"  # seconds for which a browser may cache a preflight; Chromium caps it at two hours
+_MAX_AGE_S = 600  # in which a browser may cache a preflight; Chromium caps it at two hours
+_ALLOWED = ", ".join(METHODS).encode()
+_PREFLIGHT = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (_ALLOWED, _MAX_AGE_S)
 
 
 class Cors:
@@ -37,22 +38,18 @@ class Cors:
         allowed = self._allows(origin)
         return self._vary if allowed is None else _READABLE % (allowed, _EXPOSED, self._vary)
 
-    def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, Headers, bytes] | None:
-        """Status, headers and body of the answer to a preflight; None if the request is not one."""
+    def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, bytes, bytes] | None:
+        """Status, header lines and body of the answer to a preflight; None if the request is not one."""
         if method != "OPTIONS" or _ORIGIN not in headers or _METHOD not in headers:
             return None
         if self._allows(headers[_ORIGIN]) is None:
             origin = headers[_ORIGIN][:80].decode("latin-1")
-            status, lines, body = error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
-            return status, [*lines, *header_list(self.lines(None))], body
-        answer: Headers = [
-            *header_list(self.lines(headers[_ORIGIN])),
-            (b"access-control-allow-methods", ", ".join(METHODS).encode()),
-            (b"access-control-max-age", _MAX_AGE),
-        ]
+            status, head, body = error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
+            return status, head + self.lines(None), body
+        head = self.lines(headers[_ORIGIN]) + _PREFLIGHT
         if _HEADERS in headers:  # allow any: V2 clients may send headers for a proxy
-            answer.append((b"access-control-allow-headers", headers[_HEADERS]))
-        return 204, answer, b""
+            head += b"access-control-allow-headers: %s\r\n" % headers[_HEADERS]
+        return 204, head, b""
 
     def _allows(self, origin: bytes | None) -> bytes | None:
         """The origin to put into the answer; None if it is not allowed."""

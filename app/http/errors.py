@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app.errors import BodyTimeout, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
-from app.http.body import Headers
+from app.http.answers import CLOSE, header_list
 from app.http.inference_routes import WITHOUT_MODEL
 from app.http.paths import has_openai_form, instead_of, strip_prefix
 
@@ -29,24 +29,24 @@ METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
-def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises."""
+def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, bytes, bytes]:
+    """Status, header lines and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises."""
     error = as_starling_error(exc)
-    status, message, extra = error.status, error.message, Headers()
-    if status == 401:
-        extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
-    if status in _RETRIED or error.retry_after_s is not None:
-        extra.append((b"retry-after", b"%d" % with_jitter(max(1, error.retry_after_s or 1))))
+    status, message = error.status, error.message
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
     # A text by itself is encoded in a tenth of the time that an object takes: a refusal must be cheap.
     told = _JSON.encode(_in_openai_form(error, message) if openai else message)
     # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
     body = b'{"error": %s}' % told.encode("utf-8", "replace")
+    head = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+    if status == 401:
+        head += b"www-authenticate: Bearer\r\n"  # RFC 9110, 15.5.2: a 401 names a way to authenticate
+    if status in _RETRIED or error.retry_after_s is not None:
+        head += b"retry-after: %d\r\n" % with_jitter(max(1, error.retry_after_s or 1))
     if isinstance(error, DeadlineUnreachable):  # the one 429 where a retry does not help
-        extra.append((b"x-error-code", error.code.encode()))
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
-    return status, headers, body
+        head += b"x-error-code: %s\r\n" % error.code.encode()
+    return status, head, body
 
 
 def with_jitter(seconds: int) -> int:
@@ -78,14 +78,14 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
             exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}{hint}")
         elif exc.status_code in (MethodNotAllowed.status, NotFound.status):  # V1's `:explain`, which is no model's name
             exc = NotFound(f"no such route: {request.url.path}{hint}")
-    status, lines, body = error_parts(exc, has_openai_form(path))
+    status, head, body = error_parts(exc, has_openai_form(path))
     if status == MethodNotAllowed.status:
-        lines.append((b"allow", _allowed(request).encode()))
+        head += b"allow: %s\r\n" % _allowed(request).encode()
     elif status == BodyTimeout.status:  # the server waits no longer (RFC 9110, 15.5.9)
-        lines.append((b"connection", b"close"))
+        head += CLOSE
     rejected[as_starling_error(exc).code] += 1
     response = Response(body, status)
-    response.raw_headers = lines
+    response.raw_headers = header_list(head)
     return response
 
 

@@ -295,17 +295,16 @@ async def refused(request: Request, error: BaseException) -> Response:
     # Whoever brought the error has a frame that holds it, and its traceback has the frames that hold the body. A cycle
     # would keep both until a garbage collection.
     error.__traceback__ = error.__context__ = None
-    status, lines, body = error_parts(error, request.route.openai)
+    status, head, body = error_parts(error, request.route.openai)
     # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its
     # end and dropped: a client that still sends would otherwise see a reset connection instead of the answer.
     endless = status == TooLarge.status and b"content-length" not in request.headers
     closes = endless or status in _CLOSING or isinstance(error, TooManyConnections)
-    lines.append((b"x-request-id", request.request_id))
+    head += b"x-request-id: %s\r\n" % request.request_id
     if status == MethodNotAllowed.status:
-        lines.append((b"allow", b"POST"))
+        head += b"allow: POST\r\n"
     if (status < ClientGone.status or status == NotReady.status) and resources.refusals.needed():
         request.drops_body = True
         await wait(resources.refusals)
-    head = b"".join([b"%s: %s\r\n" % line for line in lines])
     request.outcome = error
     return status, head + request.lines, body, closes
