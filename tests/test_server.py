@@ -147,7 +147,7 @@ def test_who_does_not_read_the_last_answer_is_not_waited_for(stopping: Stopping,
         stopping.tell(signal.SIGTERM)
         stopping.clock.fire(1)  # at the drain limit
     assert not connection.is_cut
-    assert stopping.clock.fire(-1) == 4
+    assert stopping.clock.fire(-1) == 2
     assert connection.is_cut
 
 
