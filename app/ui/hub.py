@@ -85,7 +85,7 @@ class Hub:
         self._errors = errors
         self._machine = machine
         self._history = History()
-        self._batches: list[messages.Batch] = []  # since the last tick
+        self._batches: list[messages.Drawn] = []  # since the last tick
         self._errors_sent = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None

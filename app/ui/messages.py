@@ -26,7 +26,7 @@ from app.scheduler.types import Outcome, Unit
 from app.ui.history import Machine
 
 Event = dict[str, Any]
-Batch = tuple[Any, ...]  # one batch, by FIELDS
+Drawn = tuple[Any, ...]  # one batch, by FIELDS
 
 #: The fields of a batch. Times are microseconds: `began` since the start of the Hub, `took` from there to its end.
 #: `batches`: see `merge_batches`.
@@ -132,7 +132,7 @@ def _planned(program: int, plan: Plan, max_batch: int) -> Event:
     }
 
 
-def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
+def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Drawn:
     """The fields of a batch. The unit itself is not kept, because its rows refer to calls."""
     return (
         unit.program, unit.stage, outcome.steps, unit.worker, len(unit.rows), unit.size, unit.reason,
@@ -141,7 +141,7 @@ def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
     )  # fmt: skip
 
 
-def merge_batches(batches: Sequence[Batch], most: int, span_us: int) -> Sequence[Batch]:
+def merge_batches(batches: Sequence[Drawn], most: int, span_us: int) -> Sequence[Drawn]:
     """The batches of the last `span_us`, merged into at most about `most` blocks that cover the same time.
 
     If there are more batches, those that a worker began within one slice of time become one block: with the fields of
@@ -159,7 +159,7 @@ def merge_batches(batches: Sequence[Batch], most: int, span_us: int) -> Sequence
 
 
 def tick(
-    at_us: int, ready: str | None, snapshot: Snapshot, batches: Sequence[Batch], errors: list[Event], machine: Machine
+    at_us: int, ready: str | None, snapshot: Snapshot, batches: Sequence[Drawn], errors: list[Event], machine: Machine
 ) -> Event:
     """`at_us`: now, on the clock of the batches. `ready`: why the server is not ready, or None. `errors`: new ones."""
     return {

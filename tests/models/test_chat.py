@@ -18,7 +18,7 @@ from app.errors import BadText, ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.models.tasks import task_opening
-from app.models.tasks.text_readers import TOKENS, Reading
+from app.models.tasks.text_readers import TOKENS, ReadingRules
 from app.models.tasks.writing import ConversationReader
 
 # Conversations are read as the tokenizer's own chat template has them, special tokens and all.
@@ -40,7 +40,7 @@ def words() -> Any:
 
 @pytest.fixture
 def reader(words: Any) -> ConversationReader:
-    return ConversationReader(words, len(words), Reading(24, tiny.PAD, prompt="never here"))
+    return ConversationReader(words, len(words), ReadingRules(24, tiny.PAD, prompt="never here"))
 
 
 def sent(*conversations: Any) -> list[Array]:
@@ -67,7 +67,7 @@ def test_a_template_that_does_not_know_developers_gets_them_as_system(words: Any
     ):
         other = tiny.tokenizer()
         other.chat_template = template
-        read = ConversationReader(other, len(words), Reading(24, tiny.PAD))
+        read = ConversationReader(other, len(words), ReadingRules(24, tiny.PAD))
         assert read.call_texts(sent(talk)).texts == [role]
 
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor, since
-from app.engine.cpu.text_rows import Reading, TextRow, TextRows
+from app.engine.cpu.text_rows import PromptReading, TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -106,7 +106,7 @@ class DecodingExecutor(CpuExecutor):
         length, layers = int(self.pool.lengths[TOKENS][slot]), self._call.decoder.encoder_layers
         return max(min(length, prefill.LEAST), -(-length // layers) if layers else 0)
 
-    def _reading_of(self, new: Sequence[int], tokens: int) -> Reading:
+    def _reading_of(self, new: Sequence[int], tokens: int) -> PromptReading:
         """The rows that read next: those that already do, unless one of them has left or is not in the unit; else the
         first and others of similar length, up to so many tokens."""
         reading = self.activations.reading
@@ -116,7 +116,7 @@ class DecodingExecutor(CpuExecutor):
             (ids, *_), keywords, *_ = self.batch(chosen)
             own = lengths[chosen].tolist()
             texts = self._call.start_all(ids, own, keywords["parameters"])
-            reading = self.activations.reading = Reading(chosen, texts, self._call.decoder.reading(ids, own))
+            reading = self.activations.reading = PromptReading(chosen, texts, self._call.decoder.reading(ids, own))
         return reading
 
     # steps

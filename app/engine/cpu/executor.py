@@ -4,7 +4,7 @@ The loop waits, about 0.05 ms, for an idle worker to begin before it answers cal
 lock, and units would begin up to 0.9 ms late (two cores, 90th percentile, batches of 14 calls).
 
 Rows of a failed unit run again: what is kept of them changes only with steps that ran well, and models, which may write
-into their arguments, get copies, except of a row of a whole model that runs alone.
+into their arguments, get copies, except of a whole model's row that runs alone.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ TextRow = PlacedText[Text]
 
 
 @dataclass(slots=True)
-class Reading:
+class PromptReading:
     """Rows that read their prompts together: their slots, texts, and how far they have read."""
 
     slots: list[int]
@@ -43,7 +43,7 @@ class TextRows(Kept[TextRow]):
         self._columns, self._read_columns = longest + longest // 2 + 1, read
         self.row_bytes = self.place_bytes = (self._columns + read) * decoder.shape.column_bytes
         self._gone: deque[TextRow] = deque()  # released by the loop, places not freed yet
-        self.reading: Reading | None = None  # until the loop has released one of its rows
+        self.reading: PromptReading | None = None  # until the loop has released one of its rows
 
     def bound(self, most: int) -> None:
         """Reserve places for so many rows."""

@@ -18,7 +18,7 @@ import torch
 
 from app.errors import ConfigError
 
-Batch = Callable[[], list[torch.Tensor]]
+Computation = Callable[[], list[torch.Tensor]]
 
 _OLDEST = (2, 11)
 _GRAPHS_MAY_DRAW = (2, 13)  # before, one state of the random generator served all captures and all other work
@@ -157,7 +157,7 @@ class CudaRuntime:
         return torch.cuda.default_generators[self.device.index].get_offset()
 
     def capture(
-        self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
+        self, stream: torch.cuda.Stream, pool: Any, work: Computation, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """Record the operations of `work` as a graph, without running them. One capture at a time: `WorkerMemory`.
 
@@ -178,7 +178,7 @@ class CudaRuntime:
                         kept.append(self._captured(self.graph_pool(), self._one, kept))
                 raise
 
-    def _captured(self, pool: Any, work: Batch, kept: list[Any]) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def _captured(self, pool: Any, work: Computation, kept: list[Any]) -> tuple[Callable[[], None], list[torch.Tensor]]:
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from app.engine.streams.cuda import Batch, CudaRuntime
+from app.engine.streams.cuda import Computation, CudaRuntime
 from app.engine.streams.graphs import Shape
 
 _RESERVED = 64 << 20  # bytes of pinned memory for results
@@ -134,7 +134,7 @@ class WorkerMemory:
             kept = self._inputs[stage] = [self._runtime.empty(tuple(value.shape), value.dtype) for value in like]
         return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
 
-    def capture(self, work: Batch, inputs: Sequence[torch.Tensor]) -> StageGraph:
+    def capture(self, work: Computation, inputs: Sequence[torch.Tensor]) -> StageGraph:
         """Capture a stage that reads `inputs`. Raises what `work` raises."""
         with self.lock, _uncollected():
             graph = StageGraph(*self._runtime.capture(self.stream, self._pool, work, self.kept), inputs)

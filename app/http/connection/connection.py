@@ -77,7 +77,7 @@ class Exchange(ABC):
 Take = Callable[["HttpProtocol", bytes, RequestHeaders, int, bytes | None], Exchange | None]
 
 
-class Head(NamedTuple):
+class KnownHead(NamedTuple):
     """The head of a request that was taken: its bytes, and the result of parsing them."""
 
     text: bytes
@@ -94,7 +94,7 @@ class HttpProtocol(PatchedProtocol):
         self._take = take
         self._body_timeout_s = body_timeout_s
         self._chunk: bytes | None = None  # the bytes being parsed, until the first request in them is complete
-        self._head: Head | None = None  # the last head that was taken
+        self._head: KnownHead | None = None  # the last head that was taken
         self._last = False  # the request being answered has `Connection: close`
         self._missing = 0  # bytes still to come of a body whose head was not parsed
         self._collecting: Exchange | None = None  # the exchange whose body is being read
@@ -168,7 +168,7 @@ class HttpProtocol(PatchedProtocol):
         if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
             # A head ends at the first empty line, so equal bytes are an equal head.
             text = chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)]
-            self._head = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
+            self._head = KnownHead(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
         return exchange
 
     def on_body(self, body: bytes) -> None:
@@ -190,7 +190,7 @@ class HttpProtocol(PatchedProtocol):
 
     # repeated heads: the parser is between two requests and does not see this one
 
-    def _take_again(self, head: Head, data: bytes) -> bytes:
+    def _take_again(self, head: KnownHead, data: bytes) -> bytes:
         """Take the request at the start of `data`, whose head is known. Returns the bytes after it."""
         take, rest = self._take, data[len(head.text) :]
         whole = len(rest) == head.length  # nearly always

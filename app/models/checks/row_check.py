@@ -75,7 +75,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TriedBatch:
     """Rows to run together, by their places among the rows to check; `how` each is run, in words.
 
     It is filled up to `size` with copies of the last row.
@@ -113,24 +113,26 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 
-def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[Batch]:
+def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[TriedBatch]:
     """Rows of one length, in another order, filled up with copies to `most`, and beside longer rows. Up to `most` rows:
     a model may compute large batches in another way, as in parts.
     """
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
-        yield Batch([0, 0], 2, [pair, pair])
+        yield TriedBatch([0, 0], 2, [pair, pair])
     else:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
-        yield Batch(same, len(same), [company] * len(same))
-        yield Batch(same[::-1], len(same), ["in another order"] * len(same))
+        yield TriedBatch(same, len(same), [company] * len(same))
+        yield TriedBatch(same[::-1], len(same), ["in another order"] * len(same))
     filled = same if len(same) < most else same[:-1]
-    yield Batch(filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled))
+    yield TriedBatch(
+        filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled)
+    )
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most][::-1]  # as they come: a model that sorts by length must put them back
-        yield Batch(mixed, len(mixed), [padding(rows, place, mixed) for place in mixed], Cause.PADDING)
+        yield TriedBatch(mixed, len(mixed), [padding(rows, place, mixed) for place in mixed], Cause.PADDING)
 
 
 def padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from app.contract import Array, SampleRow, TensorSpec
 from app.models.base import V2_DATATYPES
-from app.models.checks.row_check import Batch, Cause, Comparison, Finding, Tolerance, by_row
+from app.models.checks.row_check import Cause, Comparison, Finding, Tolerance, TriedBatch, by_row
 
 _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
@@ -47,7 +47,7 @@ class Segment:
     specs: Sequence[TensorSpec]
     lone: Sequence[LoneRow]
     run: Callable[[Sequence[LoneRow]], Tensors]
-    batches: Sequence[Batch] = ()
+    batches: Sequence[TriedBatch] = ()
     beside_nan: Sequence[int] = ()
     again: Callable[[LoneRow], Tensors] | None = None
     changes: Cause = Cause.RANDOM
@@ -74,7 +74,7 @@ def check_segments(segments: Iterable[Segment], tolerance: Tolerance, most: int)
     return None
 
 
-def _ran(segment: Segment, most: int) -> Iterator[tuple[Batch, list[list[Array]]]]:
+def _ran(segment: Segment, most: int) -> Iterator[tuple[TriedBatch, list[list[Array]]]]:
     """The batches, and the results of their rows; then rows beside some of NaN and infinity, unless it refuses these.
     A batch is filled up with copies of the last row.
     """
@@ -86,21 +86,21 @@ def _ran(segment: Segment, most: int) -> Iterator[tuple[Batch, list[list[Array]]
         spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
         with suppress(Exception):
             made = segment.run([one, *spoilt])
-            yield Batch([place], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
+            yield TriedBatch([place], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
 
 
 def _by_row(segment: Segment, values: Tensors, rows: Sequence[LoneRow]) -> list[list[Array]]:
     return by_row(segment.specs, values, [one.row for one in rows])
 
 
-def beside(lone: Sequence[LoneRow], places: Sequence[int], cause: Cause = Cause.COMPANY) -> Batch:
+def beside(lone: Sequence[LoneRow], places: Sequence[int], cause: Cause = Cause.COMPANY) -> TriedBatch:
     """These rows as a batch; in words, beside rows at which steps each of them is."""
     how = []
     for at, place in enumerate(places):
         others = dict.fromkeys(lone[other].where for other in (*places[:at], *places[at + 1 :]))
         rows = "a row" if len(places) == 2 else "rows"
         how.append(f"{lone[place].where} beside {rows} {' and '.join(others)}")
-    return Batch(places, len(places), how, cause)
+    return TriedBatch(places, len(places), how, cause)
 
 
 def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:

@@ -16,7 +16,7 @@ import torch
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.base import device_of, normalise
-from app.models.checks.row_check import Batch, Cause, Run, batches_together, padding
+from app.models.checks.row_check import Cause, Run, TriedBatch, batches_together, padding
 from app.models.checks.samples import keywords, longest, stack
 from app.models.checks.segment_check import LoneRow, Segment, Tensors, beside, spec_of
 from app.models.decoders.places import PlacedText, Places
@@ -52,7 +52,7 @@ def whole_model(
         yield Segment(info.outputs, lone, answers, batches, again=lambda one: answers([one]))
     if longer is not None:
         pair = [rows[0], longer]
-        padded = Batch([0], 1, [padding(pair, 0, [0, 1])], Cause.PADDING)
+        padded = TriedBatch([0], 1, [padding(pair, 0, [0, 1])], Cause.PADDING)
         yield Segment(info.outputs, lone[:1], lambda _: run(pair, 2), [padded], again=lambda one: answers([one]))
 
 
@@ -182,7 +182,7 @@ def _cell_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
     return Segment(specs, lone, cell.step, batches, ends, lambda one: cell.step([one]), Cause.MEMORY)
 
 
-def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: int) -> Iterator[Batch]:
+def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: int) -> Iterator[TriedBatch]:
     """Batches of steps: first the first step of all rows; then each row begins one step after the row before it,
     and is alternately before and behind it in the batch. `lone` has the steps of all rows.
     """

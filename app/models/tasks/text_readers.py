@@ -47,7 +47,7 @@ _SAMPLE_TEXTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingRules:
     """How texts are read. `pad`: the id of padding; `prompt` is put before each text; `template` makes a sentence of a
     label.
 
@@ -104,7 +104,7 @@ class TextReader(Reader):
     example_text = EXAMPLE
 
     def __init__(
-        self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...] = (task_specs.TEXT,)
+        self, tokenizer: Any, vocabulary: int, reading: ReadingRules, sent: tuple[TensorSpec, ...] = (task_specs.TEXT,)
     ) -> None:
         """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
         self.backend = backend = backend_of(tokenizer)

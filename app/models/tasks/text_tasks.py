@@ -23,7 +23,7 @@ from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
 from app.models.tasks.task_specs import vector
-from app.models.tasks.text_readers import MaskReader, Reading, TextReader, most_tokens
+from app.models.tasks.text_readers import MaskReader, ReadingRules, TextReader, most_tokens
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
@@ -45,7 +45,7 @@ class TextModel:
     def reader(
         self, sent: tuple[TensorSpec, ...] = (task_specs.TEXT,), kind: type[TextReader] = TextReader, **reading: Any
     ) -> TextReader:
-        """A reader of this kind; `reading`: fields of Reading. Raises ConfigError for a tokenizer that does not fit."""
+        """A reader of this kind; `reading`: of ReadingRules. Raises ConfigError for a tokenizer that does not fit."""
         model, tokenizer, options = self.model, self.tokenizer, self.options
         vocabulary = model.get_input_embeddings().weight.shape[0]
         if len(tokenizer) > vocabulary:
@@ -56,7 +56,7 @@ class TextModel:
             tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         own, pairs = self.files.most_tokens(), len(sent) > 1 and not kind.alone
         most = most_tokens(_positions(model), tokenizer, own, options.max_tokens, pairs)
-        how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
+        how = ReadingRules(most, _padding_id(model, tokenizer), options.truncate, **reading)
         return kind(tokenizer, vocabulary, how, sent)
 
     def opened(self, reader: TextReader, made: Made, answers: Answers, *outputs: TensorSpec, **asked: Any) -> Model:
