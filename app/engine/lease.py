@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from app.contract import Answer, FinishedBatch, Model, ModelCall, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
-from app.engine.outputs import Places, joined
+from app.engine.outputs import RowPlaces, joined
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
@@ -72,7 +72,7 @@ class Lease(Call):
         rows = list(map(Row, slots, repeat(longest)))
         super().__init__(placed.intake.next_id(), placed.program, rows, klass, asked.priority, arrived, deadline)
         # A list, because the first key of a dict costs 3 us per call.
-        self.places: Places = [None] * len(self.rows)
+        self.places: RowPlaces = [None] * len(self.rows)
         self._placed = placed
         self.slots = slots
         self._lengths = lengths

@@ -16,7 +16,7 @@ from app.scheduler.types import Row, Unit
 from app.values.arrays import joined_rows
 
 #: Of a call: for each row that has run, its last batch and its position in that.
-Places = list[tuple[FinishedBatch, int] | None]
+RowPlaces = list[tuple[FinishedBatch, int] | None]
 
 
 def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
@@ -27,7 +27,7 @@ def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int
     positions = {position: place for place, position in enumerate(over)}
     batches: dict[tuple[Times, bool], FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
-        places: Places = row.call.places  # type: ignore[attr-defined]  # of a lease
+        places: RowPlaces = row.call.places  # type: ignore[attr-defined]  # of a lease
         before, ends = places[row.index], position in positions
         total = _sum(before[0].times, times) if before else times
         batch = batches.get((total, ends))

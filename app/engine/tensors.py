@@ -10,7 +10,7 @@ import torch
 
 from app.engine.pool import Slots
 
-Batch = TypeVar("Batch")
+B = TypeVar("B")
 #: A row of a batch of tensors [rows, ...]: these, and its position in them.
 Place = tuple[tuple[torch.Tensor, ...], int]
 
@@ -23,9 +23,9 @@ def indices(numbers: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(np.array(numbers, np.int64))
 
 
-def neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
+def neighbours(places: Sequence[tuple[B, int]]) -> list[tuple[B, int, int]]:
     """Group places (batch, position), at least one, into runs (batch, first, end) of adjacent rows of one batch."""
-    runs: list[tuple[Batch, int, int]] = []
+    runs: list[tuple[B, int, int]] = []
     batch, first = places[0]
     end = first
     for other, position in places:

@@ -25,7 +25,7 @@ _LARGEST_FILE = 64 << 10  # bytes: a thousand long keys. Each request is compare
 _BESIDE_OTHERS = 0.5  # share of a queue that one key may use while other keys have rows in flight
 _ALONE = 0.9  # the same while no other key has any: some room is left for a key that comes
 
-Queue = tuple[str, str, Klass]  # model, version and class: each class has its own queue
+QueueKey = tuple[str, str, Klass]  # model, version and class: each class has its own queue
 
 
 class Key(NamedTuple):
@@ -139,9 +139,9 @@ class Shares:
     """Counts the rows in flight (accepted, not answered yet) of each queue and key. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._rows: dict[Queue, dict[bytes, int]] = {}
+        self._rows: dict[QueueKey, dict[bytes, int]] = {}
 
-    def take(self, queue: Queue, key: Key, rows: int, limit: int) -> Callable[[], None]:
+    def take(self, queue: QueueKey, key: Key, rows: int, limit: int) -> Callable[[], None]:
         """Count `rows` more for a key, of a queue of `limit` rows, until what this returns is called.
 
         Raises QueueFull beyond the key's share. A key with nothing in flight may send a request of any size.
@@ -158,7 +158,7 @@ class Shares:
         held[key.value] = own + rows
         return partial(self._give_back, queue, key, rows)
 
-    def _give_back(self, queue: Queue, key: Key, rows: int) -> None:
+    def _give_back(self, queue: QueueKey, key: Key, rows: int) -> None:
         held = self._rows[queue]
         held[key.value] -= rows
         if not held[key.value]:

@@ -24,7 +24,7 @@ _SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the 
 _BATCH_BYTES = 8 << 10  # most bytes read together, unless the first call alone has more: each waits for all, some 3 ms
 
 Function = Callable[[list[Any]], Sequence[Any]]
-Key = tuple[Function, Klass]
+WorkKey = tuple[Function, Klass]
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +67,8 @@ class HelperThreads:
     def __init__(self, threads: int) -> None:
         self._free = threads
         self._kept = 1 if threads > 1 else 0  # free threads that best-effort requests leave alone
-        self._queues: dict[Key, deque[Work]] = {}  # what has not begun
-        self._waiting: tuple[deque[Key], ...] = (deque(), deque())  # by class: the queues that wait for a thread
+        self._queues: dict[WorkKey, deque[Work]] = {}  # what has not begun
+        self._waiting: tuple[deque[WorkKey], ...] = (deque(), deque())  # by class: the queues that wait for a thread
 
     def run(self, klass: Klass, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
         """What the function returns or raises."""
@@ -89,13 +89,13 @@ class HelperThreads:
         elif not known:
             self._wait(key)
 
-    def _turn_ended(self, key: Key) -> None:
+    def _turn_ended(self, key: WorkKey) -> None:
         if sum(work.size for work in self._queues[key]) > _SHORT_BYTES:
             self._wait(key)
         elif batch := self._taken(key):
             _tell(batch, outcomes(batch))
 
-    def _wait(self, key: Key) -> None:
+    def _wait(self, key: WorkKey) -> None:
         self._waiting[key[1]].append(key)
         self._begin()
 
@@ -113,7 +113,7 @@ class HelperThreads:
                 else:
                     running.add_done_callback(partial(self._ended, batch))
 
-    def _taken(self, key: Key) -> list[Work]:
+    def _taken(self, key: WorkKey) -> list[Work]:
         """What is to begin of a queue; none if all have left. The rest of it waits for another thread."""
         queue, size = self._queues[key], 0
         batch: list[Work] = []

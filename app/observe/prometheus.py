@@ -44,7 +44,7 @@ _TRITON_REASONS = {
 #: A sample: labels besides model and version, and the value.
 Sample = tuple[dict[str, str], float]
 #: A line of the text: the end of the name behind the family's, labels and value.
-Line = tuple[str, dict[str, str], float]
+TextLine = tuple[str, dict[str, str], float]
 #: A family of metrics per model: kind, name, help, and a function that returns the samples of one model, or its value.
 Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample] | float]]
 
@@ -73,7 +73,7 @@ def render(snapshot: Snapshot, server: Iterable[str] = ()) -> tuple[bytes, str]:
     return "".join(families).encode(), CONTENT_TYPE_LATEST
 
 
-def _text(kind: str, name: str, text: str, lines: Iterable[Line]) -> str:
+def _text(kind: str, name: str, text: str, lines: Iterable[TextLine]) -> str:
     """A family. Labels are sorted for better compression."""
     head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
     return head + "".join(
@@ -97,7 +97,7 @@ def _escaped(value: str) -> str:
 def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: str = "starling_") -> str:
     """A family of these samples. A number is a sample without labels. Triton's counters do not end in `_total`."""
     end = "_total" if kind == "counter" and prefix == "starling_" else ""
-    lines: list[Line] = [("", *sample) if isinstance(sample, tuple) else ("", {}, sample) for sample in samples]
+    lines: list[TextLine] = [("", *sample) if isinstance(sample, tuple) else ("", {}, sample) for sample in samples]
     return _text(kind, f"{prefix}{name}{end}", text, lines)
 
 
@@ -161,7 +161,7 @@ def _histograms(models: list[Gauges]) -> Iterator[str]:
         ("first_token_seconds", "From arrival to the first piece of a text, of calls that are streamed.", _SECONDS),
         ("token_interval_seconds", "Between two tokens of a text that is streamed.", _SECONDS),
     ):
-        kind, lines = name.partition("_")[0], list[Line]()
+        kind, lines = name.partition("_")[0], list[TextLine]()
         for gauges in models:
             for klass, calls in _calls(gauges):
                 histogram: Histogram = getattr(calls, kind)
@@ -169,7 +169,7 @@ def _histograms(models: list[Gauges]) -> Iterator[str]:
                     continue  # only models that run by steps have pieces
                 lines += _buckets(histogram, bounds, _of(gauges, **{"class": klass}))
         yield _text("histogram", f"starling_{name}", text, lines)
-    compute, sizes = list[Line](), list[Line]()
+    compute, sizes = list[TextLine](), list[TextLine]()
     for gauges in models:
         for labels, batches in gauges.stats.by_stage():
             compute += _buckets(batches.compute, _SECONDS, _of(gauges, **labels))
@@ -178,7 +178,7 @@ def _histograms(models: list[Gauges]) -> Iterator[str]:
     yield _text("histogram", "starling_batch_size", "Rows per batch, padding apart.", sizes)
 
 
-def _buckets(histogram: Histogram, bounds: frozenset[str] | None, labels: dict[str, str]) -> Iterator[Line]:
+def _buckets(histogram: Histogram, bounds: frozenset[str] | None, labels: dict[str, str]) -> Iterator[TextLine]:
     """The lines of a histogram. `bounds`: buckets to show; None: all."""
     for bound, seen in histogram.buckets():
         if bounds is None or bound in bounds:

@@ -25,7 +25,7 @@ from app.observe.snapshot import Gauges, Plan, Snapshot
 from app.scheduler.types import Outcome, Unit
 from app.ui.history import Machine
 
-Event = dict[str, Any]
+Fields = dict[str, Any]
 Drawn = tuple[Any, ...]  # one batch, by FIELDS
 
 #: The fields of a batch. Times are microseconds: `began` since the start of the Hub, `took` from there to its end.
@@ -55,12 +55,12 @@ def models_state(index: Sequence[IndexEntry], snapshot: Snapshot) -> ModelsState
     return ModelsState(list(index), plans)
 
 
-def encoded(name: str, event: Event) -> bytes:
+def encoded(name: str, event: Fields) -> bytes:
     """One server-sent event. JSON has no line breaks, so `data` is one line."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(event))
 
 
-def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
+def hello(about: Mapping[str, Any], interval_ms: int) -> Fields:
     """`about`: facts about the server."""
     bounds = [float(bound) for bound, _ in CallStats().request.buckets()[:-1]]
     return {
@@ -72,20 +72,20 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
     }
 
 
-def models(now: ModelsState, ready: Sequence[Served]) -> Event:
+def models(now: ModelsState, ready: Sequence[Served]) -> Fields:
     """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
     lines = []
     for entry in now.entries:
         key = (entry.name, entry.version)
-        line: Event = {**entry.as_dict()}
+        line: Fields = {**entry.as_dict()}
         if key in served and key in now.plans:
             line |= _described(served[key]) | _planned(*now.plans[key], served[key].info.batching.max_batch)
         lines.append(line)
     return {"models": lines}
 
 
-def _described(served: Served) -> Event:
+def _described(served: Served) -> Fields:
     info = served.info
     batching = info.batching
     return {
@@ -115,11 +115,11 @@ def _sends(served: Served) -> str:
     return "text"
 
 
-def _tensor(spec: TensorSpec) -> Event:
+def _tensor(spec: TensorSpec) -> Fields:
     return {"name": spec.name, "datatype": spec.datatype, "shape": ["rows", *spec.axes_shown()]}
 
 
-def _planned(program: int, plan: Plan, max_batch: int) -> Event:
+def _planned(program: int, plan: Plan, max_batch: int) -> Fields:
     most = min(_MOST_WAITING, 2 * max_batch) + 1
     return {
         "program": program,
@@ -159,8 +159,8 @@ def merge_batches(batches: Sequence[Drawn], most: int, span_us: int) -> Sequence
 
 
 def tick(
-    at_us: int, ready: str | None, snapshot: Snapshot, batches: Sequence[Drawn], errors: list[Event], machine: Machine
-) -> Event:
+    at_us: int, ready: str | None, snapshot: Snapshot, batches: Sequence[Drawn], errors: list[Fields], machine: Machine
+) -> Fields:
     """`at_us`: now, on the clock of the batches. `ready`: why the server is not ready, or None. `errors`: new ones."""
     return {
         "at": at_us,
@@ -173,7 +173,7 @@ def tick(
     }
 
 
-def _counted(gauges: Gauges) -> Event:
+def _counted(gauges: Gauges) -> Fields:
     stats = gauges.stats
     spent, parts = stats.spent, stats.parts
     formed: Counter[str] = Counter()

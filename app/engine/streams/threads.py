@@ -25,7 +25,7 @@ log = logging.getLogger("starling.engine")
 
 CLOSED = "the device has been closed"
 
-Message = tuple[Callable[..., None], tuple[Any, ...]]
+ThreadMessage = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Health:
@@ -53,7 +53,7 @@ class DeviceThread:
     def __init__(self, name: str, runtime: CudaRuntime, health: Health) -> None:
         self._runtime = runtime
         self._health = health
-        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[ThreadMessage | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # so that nothing is sent after the end
         self._ended = False
         # A daemon: a device that hangs must not keep a process alive that has been told to end.

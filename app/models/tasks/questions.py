@@ -18,7 +18,7 @@ from app.errors import BadRequest
 from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Outputs
 from app.models.tasks.text_readers import CallTexts, refuse_long
-from app.models.tasks.tokenizing import Window
+from app.models.tasks.tokenizing import WindowPlaces
 from app.models.tasks.windows import InWindows, WindowReader, stride_of
 from app.values.tensors import shown
 
@@ -116,7 +116,7 @@ class SpanAnswers(Answers):
         return [np.array(values, kind) for values, kind in columns], None
 
     @staticmethod
-    def _best(logits: Array, own: Array, cls: Array, window: Window) -> _Span:
+    def _best(logits: Array, own: Array, cls: Array, window: WindowPlaces) -> _Span:
         """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
         raised = np.exp(np.where((own | cls)[:, None], logits, _HIDDEN) - logits[own | cls].max(axis=0))
         likely = raised / raised.sum(axis=0)

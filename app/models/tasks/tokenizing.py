@@ -14,7 +14,7 @@ from app.errors import BadRequest
 #: From texts, and whether to add special tokens, to encodings.
 Encode = Callable[..., Sequence[Any]]
 #: Places of an encoding that a row of the model shows, in order.
-Window = Sequence[int]
+WindowPlaces = Sequence[int]
 
 
 class TokenIds(NamedTuple):
@@ -109,7 +109,7 @@ def _cut(one: Any, texts: int, cut: TextCut, room: int, left: bool) -> Any:
     return shown(one, [others], TokenIds._fields)[0]
 
 
-def shown(one: Any, windows: Sequence[Window], fields: Sequence[str] = ("ids", "type_ids")) -> list[TokenIds]:
+def shown(one: Any, windows: Sequence[WindowPlaces], fields: Sequence[str] = ("ids", "type_ids")) -> list[TokenIds]:
     """What each window shows of these `fields` of an encoding."""
     columns = [getattr(one, name) for name in fields]  # an encoding makes such a list whenever it is asked
     return [TokenIds(*([column[at] for at in window] for column in columns if column)) for window in windows]

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.contract import Array, Translated
 from app.models.tasks.text_readers import CallTexts, TextReader
-from app.models.tasks.tokenizing import Window, shown
+from app.models.tasks.tokenizing import WindowPlaces, shown
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 
@@ -19,7 +19,7 @@ class LongText(NamedTuple):
 
     text: str
     encoding: Any
-    windows: Sequence[Window]
+    windows: Sequence[WindowPlaces]
 
 
 class InWindows(NamedTuple):
@@ -48,7 +48,7 @@ def stride_of(most: int) -> int:
     return min(most // 2, _STRIDE)
 
 
-def windows_of(one: Any, most: int) -> list[Window]:
+def windows_of(one: Any, most: int) -> list[WindowPlaces]:
     """The windows of an encoding of a text, or of a pair whose last text is too long, of at most `most` tokens.
 
     Each has all tokens before the text, such as special ones, and all behind it.
@@ -64,7 +64,7 @@ def windows_of(one: Any, most: int) -> list[Window]:
     return [[*range(lead), *range(begin, min(begin + room, end)), *range(end, len(one))] for begin in begins]
 
 
-def joined(values: Array, windows: Sequence[Sequence[Window]]) -> list[Array]:
+def joined(values: Array, windows: Sequence[Sequence[WindowPlaces]]) -> list[Array]:
     """Values of each token of whole texts [tokens, size], from those of their windows [rows, tokens, size].
 
     A token in two windows is taken from the one in which it is further from an end.

@@ -20,7 +20,7 @@ from app.scheduler.types import Klass, Row
 _GAIN = 3.0
 
 #: Of a program: the rank of its first set, that set, and its first row.
-Head = tuple[tuple[int, ...], ReadySet, Row]
+FirstRow = tuple[tuple[int, ...], ReadySet, Row]
 
 
 class Order:
@@ -62,7 +62,7 @@ class Order:
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
-        heads: dict[int, Head] = {}
+        heads: dict[int, FirstRow] = {}
         for ready in self._table.nonempty:
             if ready in held:
                 continue
@@ -82,12 +82,12 @@ class Order:
             return oldest
         return self._soonest(same_level, oldest, row, now)
 
-    def _turn(self, head: Head) -> tuple[int, ...]:
+    def _turn(self, head: FirstRow) -> tuple[int, ...]:
         """The smallest is next, once a cell has run."""
         rank, ready, _ = head
         return (max(self.last[ready.klass], self._states[ready.key[0]].last_cell), *rank)
 
-    def _soonest(self, heads: Collection[Head], oldest: ReadySet, first_row: Row, now: int) -> ReadySet:
+    def _soonest(self, heads: Collection[FirstRow], oldest: ReadySet, first_row: Row, now: int) -> ReadySet:
         """Of real-time sets of one priority: `oldest`, or one that overtakes it.
 
         A program with unknown times, or whose rows make several steps, neither overtakes nor is overtaken.

@@ -24,7 +24,7 @@ _TRIED = 8  # up to so many rows, every number of rows is tried
 _GAIN = 1e-6  # share of a cost: a smaller gain may be rounding
 
 #: A run of the device: its time in nanoseconds, and how many rows end with it.
-Run = tuple[float, int]
+PlannedRun = tuple[float, int]
 
 
 class _Wait(NamedTuple):
@@ -32,15 +32,15 @@ class _Wait(NamedTuple):
 
     joining: int
     wait_ns: float
-    runs: list[Run]
+    runs: list[PlannedRun]
 
 
 class _Options(NamedTuple):
     """The choices of the rows at a boundary."""
 
     here: Sequence[float]  # by size: nanoseconds from here to the end
-    on: list[Run]  # the rows here continue together
-    begun: list[Run]  # rows that have started upstream, after that
+    on: list[PlannedRun]  # the rows here continue together
+    begun: list[PlannedRun]  # rows that have started upstream, after that
     waits: Iterator[_Wait]
 
 
@@ -110,7 +110,7 @@ def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> 
     plan, stage, upstream = offer.state.estimates.curves.plan, neighbours.upstream_stage, neighbours.upstream
     if plan is None:
         return None
-    begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
+    begun: list[PlannedRun] = [(plan.remaining_ns[stage][min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
     counts = _counts(min(upstream, offer.full - rows), costs.table_batch(rows) - rows)
     waits = (_wait(plan, offer.stage, rows, stage, joining) for joining in counts)
     return _Options(plan.remaining_ns[offer.stage], _together(plan, offer.stage, rows), begun, waits)
@@ -132,7 +132,7 @@ class _Costs:
         """The batch that the table would run if so many more rows were waiting."""
         return self._control.serve(self._level, self._waiting + more)
 
-    def of(self, runs: Sequence[Run], begun: int = 0) -> float:
+    def of(self, runs: Sequence[PlannedRun], begun: int = 0) -> float:
         """The cost of these runs, one after another; `begun` of the waiting rows are part of them."""
         left = self._waiting - begun
         present = left + sum(rows for _, rows in runs)
@@ -187,11 +187,11 @@ def _counts(most: int, planned: int) -> Sequence[int]:
     return (planned, most) if 0 < planned < most else (most,)
 
 
-def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
+def _together(plan: StagePlan, stage: int, rows: int) -> list[PlannedRun]:
     """The runs of rows that continue together from a stage to the end; at the last stage they end part by part."""
     parts, unit_ns = plan.part[-1], plan.unit_ns[-1]
     lead = plan.remaining_ns[stage][rows - 1] - plan.remaining_ns[-1][rows - 1]
-    runs: list[Run] = []
+    runs: list[PlannedRun] = []
     while rows:
         part = parts[rows - 1]
         runs.append((lead + unit_ns[part - 1], part))
@@ -199,7 +199,7 @@ def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
     return runs
 
 
-def _splits(rows: int, times: Sequence[float]) -> Iterator[tuple[int, list[Run]]]:
+def _splits(rows: int, times: Sequence[float]) -> Iterator[tuple[int, list[PlannedRun]]]:
     """Splits with which rows end earlier on average: the size of the parts, and their runs one after another.
 
     `times`: by size, the time of a part from here to the end.
@@ -208,7 +208,7 @@ def _splits(rows: int, times: Sequence[float]) -> Iterator[tuple[int, list[Run]]
     while size > 1:
         size = (size + 1) // 2
         full, rest = divmod(rows, size)
-        parts: list[Run] = [(times[size - 1], size)] * full
+        parts: list[PlannedRun] = [(times[size - 1], size)] * full
         if rest:
             parts.append((times[rest - 1], rest))
         over = total = 0.0

@@ -20,12 +20,12 @@ Key = tuple[int, int, int]
 Level = tuple[Klass, int]
 #: (priority, arrival, sequence): the order within a set, smallest first. It is unique to a row, so
 #: comparing tuples that begin with it never compares rows.
-Order = tuple[int, int, int]
+RowOrder = tuple[int, int, int]
 
 _NEVER = 1 << 62
 _BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
-_row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
+_row: Callable[[tuple[RowOrder, Row]], Row] = itemgetter(1)
 
 
 def longest_of(rows: Iterable[Row]) -> int:
@@ -71,8 +71,8 @@ class ReadySet:
         self.again = again
         self.count = 0  # rows that wait
         self.started = 0  # those that have run before and hold memory on the device
-        self._entries: list[tuple[Order, Row]] = []
-        self._by_length: list[tuple[int, int, Order, Row]] | None = None  # (priority, length, order, row)
+        self._entries: list[tuple[RowOrder, Row]] = []
+        self._by_length: list[tuple[int, int, RowOrder, Row]] | None = None  # (priority, length, order, row)
         self._totals: dict[int, int] = {}  # by priority: the sum of the lengths, where rows are sorted by them
 
     def __contains__(self, row: Row) -> bool:
