@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from prometheus_client.core import Metric
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from app import process
 from app.collector import Collector
@@ -90,9 +91,10 @@ class Replica:
         return None if self._lifecycle is None else self._lifecycle.live()
 
     def families(self) -> Iterable[Metric]:
-        """The present metrics with our names."""
+        """The present metrics with our names, read from the page that Prometheus gets."""
         metrics = self._state.get("metrics")
-        return () if metrics is None else metrics.collect()
+        page = "" if metrics is None else metrics()[0].decode()
+        return (one for one in text_string_to_metric_families(page) if one.name.startswith("starling_"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
