@@ -72,7 +72,8 @@ class HelperThreads:
 
     def run(self, klass: Klass, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
         """What the function returns or raises."""
-        return wait(Work(self, klass, lambda _: [function(*args, **named)]))
+        # What has left keeps its function until a thread is free, but not its argument, which may be a large body.
+        return wait(Work(self, klass, lambda calls: [call() for call in calls], partial(function, *args, **named)))
 
     def read(self, reader: Reader, klass: Klass, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
         """What `reader.read` returns for these inputs, a body of `size` bytes, or raises."""

@@ -99,6 +99,22 @@ async def test_what_a_failed_function_was_given_is_freed_without_the_collector()
         gc.enable()
 
 
+async def test_what_was_given_by_who_leaves_is_freed_while_no_thread_is_free() -> None:
+    """A body that nobody counts any more would else stay until then."""
+    work, body = Work(1), np.zeros(1)
+    running_one, freed = work.start("first", REAL), weakref.ref(body)
+    gc.disable()
+    try:
+        left = running(work.threads.run(REAL, lambda given: None, body))
+        left.cancel()
+        await asyncio.wait([left])
+        del body, left
+        assert freed() is None
+    finally:
+        gc.enable()
+        await work.end("first", running_one)
+
+
 class NoThreads(ThreadPoolExecutor):
     def submit(self, *given: Any, **named: Any) -> Any:
         raise RuntimeError("can't start new thread")
