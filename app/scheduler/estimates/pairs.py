@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from app.scheduler.estimates.fields import fault
 
@@ -32,7 +32,7 @@ class PairTime:
     slower: float
 
 
-_SIZES = TypeAdapter(tuple[PairTime, ...])
+_SIZES = TypeAdapter(tuple[PairTime, ...], config=ConfigDict(extra="forbid"))
 
 
 @dataclass(frozen=True, slots=True)

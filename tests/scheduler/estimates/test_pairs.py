@@ -32,7 +32,7 @@ def test_the_worst_of_its_sizes_and_nothing_below_zero():
         *(
             {"model": "m", "architecture": "a", "sizes": sizes}
             for sizes in (None, [], [1], [GOOD, {**GOOD, "rows": 0}], [{**GOOD, "slower": None}],
-                          [{**GOOD, "slower": -2}])
+                          [{**GOOD, "slower": -2}], [{**GOOD, "unknown": 1}])
         ),
     ],
 )  # fmt: skip
