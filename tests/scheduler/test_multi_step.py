@@ -7,7 +7,7 @@ import pytest
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Operation, Outcome, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Klass, Operation, Outcome, Program, Stage, Step, Unit
 
 from .driven import feed, finish, scheduler_of
 from .world import make_call, make_device, make_program
@@ -94,6 +94,21 @@ class TestCells:
             (unit,) = end(scheduler, unit, now, max(1, (now - begun) // (2 * ms))).start
             served.append(unit.program)
         assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 3, 1, 2]
+
+    def test_a_text_whose_deadline_is_near_waits_for_a_short_turn(self) -> None:
+        """Its call was admitted for 5 ms and its own 2: at 20 ms it would be late."""
+        ms = 1_000_000
+        cells = [
+            make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
+            for ident in (1, 2)
+        ]
+        for deadline, turn in ((12 * ms, 5 * ms), (3_000 * ms, 20 * ms), (None, 20 * ms)):
+            scheduler = scheduler_of(*cells, device=make_device(4, multi_step=True))
+            (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+            assert deadline is None or scheduler.admit(2, 1, Klass.REALTIME, deadline, ms, 0) is None
+            step = enter(scheduler, make_call(2, program=2, lengths=(1,), arrived=ms, deadline=deadline))
+            assert (step.recall, step.wake_at) == ([], turn)
+            assert scheduler.step(turn).recall == [unit]
 
     def test_the_turn_of_others_is_as_long_whatever_their_batches(self) -> None:
         """A model of single rows would have one of them for 5 ms of the text."""
