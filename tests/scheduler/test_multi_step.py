@@ -95,14 +95,14 @@ class TestCells:
             served.append(unit.program)
         assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 3, 1, 2]
 
-    def test_a_text_whose_deadline_is_near_waits_for_a_short_turn(self) -> None:
+    def test_a_text_with_a_deadline_waits_for_a_short_turn(self) -> None:
         """Its call was admitted for 5 ms and its own 2: at 20 ms it would be late."""
         ms = 1_000_000
         cells = [
             make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
             for ident in (1, 2)
         ]
-        for deadline, turn in ((12 * ms, 5 * ms), (3_000 * ms, 20 * ms), (None, 20 * ms)):
+        for deadline, turn in ((12 * ms, 5 * ms), (None, 20 * ms)):
             scheduler = scheduler_of(*cells, device=make_device(4, multi_step=True))
             (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
             assert deadline is None or scheduler.admit(2, 1, Klass.REALTIME, deadline, ms, 0) is None

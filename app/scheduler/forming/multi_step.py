@@ -22,8 +22,7 @@ from app.scheduler.types import Klass, Row, Stage, Unit
 from app.scheduler.workers import Workers
 
 TURN_NS = 5_000_000  # a unit of a cell runs so long before it is another program's turn: to change costs up to 1 ms
-_CELLS_NS = 15_000_000  # and so much longer where only other cells wait, whose turns are as long
-_NEAR_NS = 10 * _CELLS_NS  # but not for a row that has less time until its deadline: it was admitted for a short turn
+_CELLS_NS = 15_000_000  # and so much longer where only rows of other cells wait that were admitted for no deadline
 
 
 def steps_left(row: Row, cell: Stage) -> int:
@@ -130,7 +129,7 @@ class MultiStep:
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the running step or stage, and those to end when their next row ends."""
-        waiting, self.wake_at = self._waiting(now), None
+        waiting, self.wake_at = self._waiting(), None
         recalled: list[Unit] = []
         at_next_row: list[Unit] = []
         for unit in list(self._workers.multi_step.values()):
@@ -158,17 +157,15 @@ class MultiStep:
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
         return until(unit, state, self._policies[unit.program], ready, self._room(unit.program, unit.klass))
 
-    def _waiting(self, now: int) -> list[tuple[Level, int, bool]]:
+    def _waiting(self) -> list[tuple[Level, int, bool]]:
         """The level and program of each set's first row, if there is room for it: the end of a unit makes none; and
-        whether it waits at a cell, with no deadline that is near.
+        whether it waits at a cell, with no deadline.
         """
-        states, near = self._ledger.states, now + _NEAR_NS
-        found = []
+        states, found = self._ledger.states, []
         for ready in self._ledger.ready.nonempty:
             program, stage, _ = ready.key
             for row in ready.first(1, self._room(program, ready.klass)):
-                due = row.call.deadline
-                patient = states[program].program.stages[stage].repeats and (due is None or due >= near)
+                patient = states[program].program.stages[stage].repeats and row.call.deadline is None
                 found.append((self._order.level(row), program, patient))
         return found
 

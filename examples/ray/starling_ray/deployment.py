@@ -10,6 +10,7 @@ Ray is imported when a deployment is made.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import json
@@ -115,7 +116,7 @@ def _replica_class(serve: ModuleType) -> type:
             """
             if (why := self._replica.failed()) is not None:
                 raise RuntimeError(why)
-            self._forwarder.forward(self._replica.families())
+            await asyncio.to_thread(self._forwarder.forward, self._replica.families())  # reads some 500 lines a model
 
     return Starling
 
