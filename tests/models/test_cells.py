@@ -277,6 +277,21 @@ def test_a_step_that_looks_at_other_rows_is_named(cell: Any, message: str) -> No
         try_out(model(cell, state=((2,), ()) if isinstance(cell, Foremost) else ((2,),)))
 
 
+def test_an_end_that_neighbours_of_nan_hide_is_named() -> None:
+    """It is one of the flags of all steps, of which some may differ where they run together, as by near ties."""
+
+    class Missed:
+        def start(self, ids: torch.Tensor) -> Any:
+            return None, (ids.sum(1) % 3 + 4.0,)
+
+        def step(self, x: None, state: Any) -> Any:
+            left = state[0] - 1
+            return left.long(), (left,), left + 0 * left.sum() <= 0
+
+    with pytest.raises(ConfigError, match=r"output 'ended': True alone, False at step \d with NaN and infinity in"):
+        try_out(model(Missed(), inputs=(IDS,), outputs=(WRITTEN,), state=((),), max_steps=200))
+
+
 def test_cells_of_independent_rows_pass() -> None:
     class Ends:
         def start(self, ids: torch.Tensor) -> Any:

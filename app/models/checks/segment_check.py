@@ -24,6 +24,7 @@ _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
 
 Tensors = Sequence[Any]  # of a whole model arrays
+TriedResult = tuple[TriedBatch, list[list[Array]]]  # and the results of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +63,42 @@ def check_segments(segments: Iterable[Segment], tolerance: Tolerance, most: int)
     for segment in segments:
         alone = [_by_row(segment, one.made, [one])[0] for one in segment.lone]
         compare = Comparison(segment.specs, tolerance, alone, segment.once)
-        for batch, got in _ran(segment, most):
-            wrong = compare.difference(batch.places, got, batch.how)
-            if wrong is None:
-                continue
-            if segment.again is not None:
-                again = [_by_row(segment, segment.again(one), [one])[0] for one in segment.lone]
-                if compare.difference(range(len(again)), again, ["again"] * len(again)):
-                    return Finding(segment.changes, wrong)
+        found = _first_finding(compare, _together(segment))
+        for place in () if found else segment.beside_nan:
+            # by itself: a share of the integers of all rows may differ, as by near ties
+            by_itself = Comparison(segment.specs, tolerance, [alone[place]], segment.once)
+            found = found or _first_finding(by_itself, _beside_nan(segment, segment.lone[place], most))
+        if found and segment.again is not None:
+            again = [_by_row(segment, segment.again(one), [one])[0] for one in segment.lone]
+            if compare.difference(range(len(again)), again, ["again"] * len(again)):
+                return Finding(segment.changes, found.difference)
+        if found:
+            return found
+    return None
+
+
+def _first_finding(compare: Comparison, ran: Iterable[TriedResult]) -> Finding | None:
+    """The largest difference of the first batch that has one."""
+    for batch, got in ran:
+        wrong = compare.difference(batch.places, got, batch.how)
+        if wrong is not None:
             return Finding(batch.cause, wrong)
     return None
 
 
-def _ran(segment: Segment, most: int) -> Iterator[tuple[TriedBatch, list[list[Array]]]]:
-    """The batches, and the results of their rows; then rows beside some of NaN and infinity, unless it refuses these.
-    A batch is filled up with copies of the last row.
-    """
+def _together(segment: Segment) -> Iterator[TriedResult]:
+    """The batches of a segment, each filled up with copies of its last row."""
     for batch in segment.batches:
         rows = [segment.lone[place] for place in batch.places]
         yield batch, _by_row(segment, segment.run([*rows, *[rows[-1]] * (batch.size - len(rows))]), rows)
-    for place in segment.beside_nan:
-        one = segment.lone[place]
-        spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
-        with suppress(Exception):
-            made = segment.run([one, *spoilt])
-            yield TriedBatch([place], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
+
+
+def _beside_nan(segment: Segment, one: LoneRow, most: int) -> Iterator[TriedResult]:
+    """The row beside some that hold NaN and infinity, unless it refuses these."""
+    spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
+    with suppress(Exception):
+        made = segment.run([one, *spoilt])
+        yield TriedBatch([0], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
 
 
 def _by_row(segment: Segment, values: Tensors, rows: Sequence[LoneRow]) -> list[list[Array]]:
