@@ -59,8 +59,9 @@ class CellRows(Kept[CellRow]):
     def begin(self, slots: Slots, x: torch.Tensor | None, state: State, limits: Sequence[int]) -> None:
         """Begin rows: store their inputs `x` [rows, length, ...], if any, and their first state. If this raises, no row
         has begun and no place is taken."""
-        rows = [self._placed(limit) for limit in limits]
+        rows: list[CellRow] = []
         try:
+            rows.extend(map(self._placed, limits))
             if x is not None:
                 for row, values in zip(rows, x, strict=True):
                     row.slabs.fill(indices([row.place]), values[None])

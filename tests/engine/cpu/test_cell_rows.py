@@ -77,6 +77,14 @@ def test_rows_that_cannot_begin_take_no_place() -> None:
     assert (len(kept), len(kept._free)) == (0, 4)
 
 
+def test_rows_beside_one_that_is_too_long_for_memory_take_no_place() -> None:
+    kept = begun(4)
+    kept.release([10, 11, 12, 13])
+    with pytest.raises(RuntimeError):
+        kept.begin([20, 21], X[:2], (torch.zeros(2, 2),), [3, 1 << 60])
+    assert (len(kept), len(kept._free)) == (0, 4)
+
+
 def test_a_place_that_another_worker_has_just_taken_is_not_missed() -> None:
     class Raced(list[int]):
         def __bool__(self) -> bool:
