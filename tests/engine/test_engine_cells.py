@@ -173,6 +173,19 @@ class LastState(Sums):
         return state[0].clone()
 
 
+class OwnMemory(Sums):
+    """The same, in memory of the cell that it returns again with every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = torch.zeros(8)
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        total, _ = super().step(x, (state[0].clone(),))
+        result = self.memory[: len(x)].copy_(total)
+        return result, (result,)
+
+
 class TestEndsTogether:
     """Rows that end within a few steps of one another are finished in one call, where the worker goes on by itself."""
 
@@ -189,7 +202,7 @@ class TestEndsTogether:
         monkeypatch.setattr(CellModel, "finished", counted)
         return calls
 
-    @pytest.mark.parametrize("kind", [Sums, LastState, Strides, NearEnd])
+    @pytest.mark.parametrize("kind", [Sums, LastState, Strides, NearEnd, OwnMemory])
     @pytest.mark.parametrize(
         ("lengths", "calls"),
         [

@@ -69,7 +69,7 @@ class CellRows(Kept[CellRow]):
             for row in rows:
                 self._left(row)
             raise
-        self.keep_state(rows, range(len(rows)), state)
+        self.keep_state(rows, tuple(value.clone() for value in state))
         self.join(slots, rows)
         own = max((row.slabs.row_bytes for row in rows if row.slabs is not self._slabs), default=0)
         self.row_bytes = max(self.row_bytes, own and 2 * (own + sum(value.nbytes for value in state) // len(rows)))
@@ -81,9 +81,9 @@ class CellRows(Kept[CellRow]):
                 return CellRow(limit, self._slabs, self._free.pop())
         return CellRow(limit, StepSlabs(1, limit, self._first, pageable), 0)
 
-    def keep_state(self, rows: Sequence[CellRow], positions: Sequence[int], state: State) -> None:
-        """Keep the state of these rows between two steps: they are at `positions` of `state`."""
-        for row, position in zip(rows, positions, strict=True):
+    def keep_state(self, rows: Sequence[CellRow], state: State) -> None:
+        """Keep the state of these rows between two steps, which must be a copy."""
+        for position, row in enumerate(rows):
             row.state = state, position
 
     def state(self, rows: Sequence[CellRow]) -> State:

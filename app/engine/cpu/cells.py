@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
+
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.executor import CpuExecutor, since
@@ -111,7 +113,8 @@ class _CellSteps:
             over = {at for at, row in enumerate(going) if flags[at] or row.done + self.made == row.limit}
             if over:
                 made = (*last.state, *(y[-1] for place, y in enumerate(last.ys) if not self._cell.keeps(place)))
-                self._over += [(self._staying[at], (made, at)) for at in sorted(over)]
+                own = _copied(made, sorted(over))
+                self._over += [(self._staying[at], (own, number)) for number, at in enumerate(sorted(over))]
                 latest = min(latest, self.made + min(_wait(len(rows), going[at].limit) for at in over))
             self._places = [at for at in range(len(going)) if at not in over]
             self._staying = [self._staying[at] for at in self._places]
@@ -120,9 +123,7 @@ class _CellSteps:
             wait = self._over and last.ended is None and not (stop.at_next_row or stop.now)
             if not wait or until > latest:
                 return
-            index = indices(self._places)
-            # a copy, so that rows that have ended keep the state of their last step
-            self._state = tuple(value.index_select(0, index) for value in last.state)
+            self._state = _copied(last.state, self._places)
 
     def _until(self, rows: Sequence[CellRow], most: int) -> None:
         """Make steps of these rows up to number `most`, until a row ends or the unit is stopped.
@@ -158,7 +159,7 @@ class _CellSteps:
         self.safe = self.made - 1
         ended = [position for position, _ in self._over]
         outputs, lengths = self._outputs(ended) if ended else ([], None)
-        self._kept.keep_state([self._rows[place] for place in self._staying], self._places, self._last.state)
+        self._kept.keep_state([self._rows[place] for place in self._staying], _copied(self._last.state, self._places))
         for row in self._rows:
             row.done = min(row.done + self.made, row.limit)
         return ended, outputs, lengths
@@ -178,6 +179,12 @@ class _CellSteps:
         executor, slots = self._executor, [self._slots[place] for place in ended]
         _, longest = executor.lengths_of(slots)
         return executor.answers(executor.scatter(values, len(slots), len(slots), longest))
+
+
+def _copied(values: Sequence[torch.Tensor], places: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """The rows at these places: a cell may write into what it is given, and return the same memory again."""
+    index = indices(places)
+    return tuple(value.index_select(0, index) for value in values)
 
 
 def _wait(rows: int, steps: int) -> int:

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import DATATYPES, UNBOUNDED, Array, Model
+from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
 from app.errors import ConfigError
+from app.models import Recurrent
 
-from ..rig import make_model, rows_of, tensor
+from ..rig import make_model, recurrent, rows_of, tensor
 
 # Invariant: a row's outputs depend on its own slot alone, and belong to nobody else.
 
@@ -219,3 +221,25 @@ def test_what_a_stage_must_not_pass_on_fails_its_unit():
     with pytest.raises(ConfigError, match="stage 0: value 0: expected 2 rows first"):
         list(executor.run(Job(0, executor, [0, 1], 2, 0), Stop()))
     assert not executor.activations
+
+
+def test_a_row_keeps_its_state_while_the_cell_writes_another_rows_into_the_same_memory():
+    class OwnMemory:
+        memory, steps = torch.zeros(2, 1), 0
+
+        def step(self, x, state):
+            self.steps += 1
+            total = torch.add(state[0], x, out=self.memory[self.steps % 2])
+            return total, (total,)
+
+    model = recurrent(Recurrent(OwnMemory(), ((),)), [tensor("x", "FP32", ("n", 4))], [tensor("y", "FP32")])
+    executor = CellExecutor(model, Pool(model.info.client_inputs, 2), 2)
+    for slot, value in enumerate([1, 10]):
+        put(executor, slot, np.full(4, value, np.float32), n=4)
+    executor.trial([0], 1)
+
+    def made(slot: int, steps: int) -> list[list[float]]:
+        (ran,) = executor.run(Job(1, executor, [slot], 1, 0, steps), Stop())
+        return [output.tolist() for output in ran.outputs]
+
+    assert [made(0, 1), made(1, 2), made(0, 3), made(1, 2)] == [[], [], [[4]], [[40]]]
