@@ -31,10 +31,10 @@ class Ran:
 
     `overlapped`: inputs and outputs were copied while the worker could compute other batches. `steps`: the stages, or
     steps of a cell, that ran. There are no outputs if another stage follows. `stages_ns`: the time of each stage that
-    ran, of a model in stages. `step_ns`: the time of one step of a model run by its cell, 0 if
-    rows only read their prompts; None for other models. `ended`: of such a model, the positions of rows that have
-    ended; only these have outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with
-    outputs]: their lengths along axes that only outputs have; None if there are none.
+    ran, of a model in stages. `step_ns`: the time of one step of a model run by its cell, 0 if rows only read their
+    prompts; None for other models. `ended`: of such a model, the positions of rows that have ended; only these have
+    outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with outputs]: their lengths
+    along axes that only outputs have; None if there are none.
     """
 
     outputs: list[Array]
