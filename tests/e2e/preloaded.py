@@ -13,6 +13,6 @@ for name in ("app.cli.commands", "app.cli.banner", "app.main", "app.server", "ht
 FEW = {"loads": (0.5,)}
 importlib.import_module("app.scheduler.optimal.tables").solve.__kwdefaults__.update(FEW)
 tables = importlib.import_module("app.engine.profiling.tables")
-tables.solve_aside = functools.partial(tables.solve_aside, **FEW)
+tables.Solver.solve = functools.partialmethod(tables.Solver.solve, **FEW)
 gc.collect()
 gc.freeze()  # a collection in a child would copy every page of what is here

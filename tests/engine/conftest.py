@@ -55,8 +55,8 @@ def _few_loads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     assert tables.solve.__kwdefaults__ is not None
     monkeypatch.setitem(tables.solve.__kwdefaults__, "loads", (0.1, 0.5, 0.9))
     if "process_of_its_own" not in request.node.name:
-        monkeypatch.setattr("app.engine.profiling.tables.solve_aside", _solve_here)
+        monkeypatch.setattr("app.engine.profiling.tables.Solver.solve", _solve_here)
 
 
-async def _solve_here(*args: Any, **options: Any) -> ControlTables:
+async def _solve_here(_: object, *args: Any, **options: Any) -> ControlTables:
     return tables.solve(*args, **options)

@@ -16,7 +16,7 @@ from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, guess
-from app.engine.profiling.tables import solved
+from app.engine.profiling.tables import Solver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.checks.trial import Unfit, check_independence, network_warning
 from app.observe.metrics import ModelStats
@@ -54,6 +54,7 @@ class Profiling:
         self._to_measure = WorkQueue("measuring its profile has failed")
         self._to_solve = WorkQueue("its tables are not solved, batches are formed as by no_wait")
         self._to_solve.begun.set()
+        self._solver = Solver()
 
     def bind(
         self,
@@ -160,6 +161,7 @@ class Profiling:
     async def close(self) -> None:
         await self._to_measure.forget()
         await self._to_solve.forget()
+        await self._solver.close()
 
     def review(self, model: ProfiledModel) -> None:
         """Solve the model's tables again if live batches have moved its curves by more than their errors.
@@ -209,7 +211,7 @@ class Profiling:
 
     async def _solve(self, model: ProfiledModel, corrected: Profile | None) -> None:
         profile = model.profile
-        tables = await solved(model, corrected, self.device.spec)
+        tables = await self._solver.tables_of(model, corrected, self.device.spec)
         if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
             self._on_tables(model, tables)
 

@@ -30,39 +30,66 @@ if hasattr(os, "SCHED_IDLE"):
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 else:
     os.nice(19)
+asked, answers = sys.stdin.buffer, sys.stdout.buffer
 try:
-    sys.path[:] = pickle.load(sys.stdin.buffer)
-    solve, args, named = pickle.load(sys.stdin.buffer)
-    try:
-        found = solve(*args, **named)
-    except Exception as exc:
-        found = exc
-    sys.stdout.buffer.write(pickle.dumps(found))
-    sys.stdout.buffer.flush()
+    while True:
+        sys.path[:] = pickle.load(asked)
+        solve, args, named = pickle.load(asked)
+        try:
+            found = solve(*args, **named)
+        except Exception as exc:
+            found = exc
+        answers.write(pickle.dumps(found))
+        answers.flush()
 except (EOFError, BrokenPipeError):
     pass  # the server has ended
 os._exit(0)  # an ordinary exit would try to write again
 """
 
 
-async def solve_aside(*args: Any, **named: Any) -> ControlTables:
-    """As `control.solve`, in a new process, which ends with it or when this is cancelled.
+class Solver:
+    """Solves control tables in a child process, one at a time. It is started when first asked, and ended by `close`.
 
-    Raises what `control.solve` raises, OSError if there is no process, and EOFError if it has ended early. Solving
-    takes from a tenth of a second to seconds. A thread would take the interpreter lock from the event loop for as long:
-    measured at 6,000 requests a second, the mean latency was 5 to 10 times as long meanwhile. `multiprocessing` would
-    import the program's main module again, which may be a script that starts a server.
+    A thread would take the interpreter lock from the event loop for a tenth of a second up to seconds: measured at
+    6,000 requests a second, the mean latency was 5 to 10 times as long meanwhile. `multiprocessing` would import the
+    program's main module again, which may be a script that starts a server.
     """
-    process = _child()
-    try:
-        asked = pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named))
-        answer, _ = await asyncio.to_thread(process.communicate, asked)
-    finally:
-        process.kill()  # nothing is sent to one that has ended; the thread waits for it
-    found = pickle.loads(answer)
-    if isinstance(found, Exception):
-        raise found
-    return cast(ControlTables, found)
+
+    def __init__(self) -> None:
+        self._idle: Popen[bytes] | None = None  # a child that waits to be asked
+
+    async def solve(self, *args: Any, **named: Any) -> ControlTables:
+        """As `control.solve`. The child ends when this is cancelled.
+
+        Raises what `control.solve` raises, OSError if there is no process, and EOFError if it has ended early.
+        """
+        child, self._idle = self._idle or _child(), None
+        if child.poll() is not None:  # ended by others while it waited
+            _end(child)
+            child = _child()
+        try:
+            found = await asyncio.to_thread(_ask, child, (control.solve, args, named))
+        except asyncio.CancelledError:
+            child.kill()  # the thread, which waits for an answer, ends then
+            raise
+        self._idle = child
+        if isinstance(found, Exception):
+            raise found
+        return cast(ControlTables, found)
+
+    async def tables_of(self, model: ProfiledModel, corrected: Profile | None, spec: DeviceSpec) -> ControlTables:
+        """From the model's profile, or from `corrected`: that profile as corrected by live batches."""
+        profile = corrected or model.profile
+        stages = () if any(part.cell for part in profile.stages) else profile.stages
+        return await self.solve(
+            profile, workers=spec.max_running, values=bool(stages), handovers=len(profile.parts), lead_ns=spec.lead_ns,
+            stages=stages,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """End the child. Nothing is being solved."""
+        if self._idle is not None:
+            await asyncio.to_thread(_end, self._idle)
 
 
 def _child() -> Popen[bytes]:
@@ -75,11 +102,20 @@ def _child() -> Popen[bytes]:
     return Popen(command, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}, process_group=0)
 
 
-async def solved(model: ProfiledModel, corrected: Profile | None, spec: DeviceSpec) -> ControlTables:
-    """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches."""
-    profile = corrected or model.profile
-    stages = () if any(part.cell for part in profile.stages) else profile.stages
-    return await solve_aside(
-        profile, workers=spec.max_running, values=bool(stages), handovers=len(profile.parts), lead_ns=spec.lead_ns,
-        stages=stages,
-    )  # fmt: skip
+def _ask(child: Popen[bytes], question: object) -> Any:
+    """Blocks until the child has answered. One that does not is ended."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(pickle.dumps(sys.path) + pickle.dumps(question))
+        child.stdin.flush()
+        return pickle.load(child.stdout)
+    except BaseException:
+        _end(child)
+        raise
+
+
+def _end(child: Popen[bytes]) -> None:
+    """Blocks until it has ended."""
+    child.kill()
+    child.communicate()

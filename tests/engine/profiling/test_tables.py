@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from subprocess import Popen
 from typing import cast
 
 import pytest
@@ -15,7 +17,7 @@ from fakes import virtual
 from app.engine.executor import Executor
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
-from app.engine.profiling.tables import solve_aside, solved
+from app.engine.profiling.tables import Solver
 from app.errors import ConfigError
 from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.profile import Profile
@@ -74,34 +76,75 @@ async def test_what_a_warm_up_knows_is_not_enough_for_tables_but_what_live_batch
         assert (level_of(rig) is None) == (workers > 1)
 
 
-async def test_a_process_of_its_own_solves_the_same() -> None:
+@pytest.fixture
+async def solver() -> AsyncIterator[Solver]:
+    made = Solver()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
+    """Those that solvers start."""
+    started: list[Popen[bytes]] = []
+    start = tables_module._child
+
+    def child() -> Popen[bytes]:
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(tables_module, "_child", child)
+    return started
+
+
+async def test_a_process_of_its_own_solves_the_same(solver: Solver) -> None:
     curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
-    aside, here = await solve_aside(curve, loads=(0.5, 0.9)), control.solve(curve, loads=(0.5, 0.9))
+    aside, here = await solver.solve(curve, loads=(0.5, 0.9)), control.solve(curve, loads=(0.5, 0.9))
     assert aside.mean_ns == pytest.approx(here.mean_ns)  # the last places depend on where numpy's arrays lie
     assert replace(aside, mean_ns=here.mean_ns) == here
     with pytest.raises(ValueError, match="profile: expected batch times"):
-        await solve_aside(Profile())
+        await solver.solve(Profile())
 
 
-async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = tables_module._child()
-    monkeypatch.setattr(tables_module, "_child", lambda: process)
-    first = asyncio.ensure_future(solve_aside(linear(7, 0.6, 32)))
+async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(
+    solver: Solver, children: list[Popen[bytes]]
+) -> None:
+    first = asyncio.ensure_future(solver.solve(linear(7, 0.6, 32)))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert await asyncio.to_thread(process.wait) == -signal.SIGKILL
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert children[0].returncode == -signal.SIGKILL
 
 
-async def test_a_process_of_its_own_is_not_stopped_by_what_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_of_its_own_solves_all_tables_and_one_that_has_ended_is_replaced(
+    solver: Solver, children: list[Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "solve", os.getpgid)
+    assert await solver.solve(0) == await solver.solve(0) == children[0].pid
+    children[0].kill()
+    await asyncio.to_thread(children[0].wait)
+    assert await solver.solve(0) == children[1].pid
+    monkeypatch.setattr(control, "solve", os.abort)
+    with pytest.raises(EOFError):
+        await solver.solve()
+    monkeypatch.setattr(control, "solve", os.getpgid)
+    assert await solver.solve(0) == children[2].pid
+    await solver.close()
+    assert [child.returncode for child in children] == [-signal.SIGKILL, -signal.SIGABRT, -signal.SIGKILL]
+
+
+async def test_a_process_of_its_own_is_not_stopped_by_what_stops_the_server(
+    solver: Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C and service managers signal all processes, and the log would end with tables that are not solved."""
     monkeypatch.setattr(control, "solve", os.getpgid)
-    assert await solve_aside(0) != os.getpgid(0)
+    assert await solver.solve(0) != os.getpgid(0)
     monkeypatch.setattr(control, "solve", os.getsid)
-    assert await solve_aside(0) == os.getsid(0)  # or its low priority would not count against the server
+    assert await solver.solve(0) == os.getsid(0)  # or its low priority would not count against the server
     monkeypatch.setattr(control, "solve", signal.getsignal)
-    assert await solve_aside(signal.SIGTERM) == signal.SIG_IGN
+    assert await solver.solve(signal.SIGTERM) == signal.SIG_IGN
 
 
 @virtual
@@ -129,7 +172,7 @@ async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
 
 async def test_those_of_stages_have_values() -> None:
     model = ProfiledModel(cast(Executor, None), replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2), Origin.CACHE)
-    found = await solved(model, None, DeviceSpec((WorkerSpec(4),)))
+    found = await Solver().tables_of(model, None, DeviceSpec((WorkerSpec(4),)))
     assert len(found.values) == len(found.loads)
     assert found == control.solve(PROFILE, values=True, handovers=2)
 
@@ -141,11 +184,11 @@ async def test_those_of_stages_have_values() -> None:
 async def test_however_the_curve_moves_solutions_are_a_minute_apart_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Profile] = []
 
-    async def solve(profile: Profile, **options: object) -> ControlTables:
+    async def solve(solver: Solver, profile: Profile, **options: object) -> ControlTables:
         asked.append(profile)
         return control.solve(profile, loads=(0.5,))
 
-    monkeypatch.setattr(tables_module, "solve_aside", solve)
+    monkeypatch.setattr(Solver, "solve", solve)
     async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
         (curve,) = rig.served.profiled.curves
         for second in range(600):
