@@ -8,7 +8,6 @@ takes 10 ms at most.
 from __future__ import annotations
 
 import marshal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,26 +16,8 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
 
-#: Reads (source, path, optimization), answers with the code or None, until its input ends. No error is sent: who asked
-#: compiles by itself then, and gets it.
-_CHILD = """
-import marshal, os, sys
-getattr(os, "nice", int)(5)
-asked, answers = sys.stdin.buffer, sys.stdout.buffer
-try:
-    while True:
-        source, path, optimize = marshal.load(asked)
-        try:
-            code = compile(source, path, "exec", dont_inherit=True, optimize=optimize)
-        except Exception:
-            code = None
-        marshal.dump(code, answers)
-        answers.flush()
-except (EOFError, BrokenPipeError, KeyboardInterrupt):
-    pass  # the import or the server has ended
-os._exit(0)  # an ordinary exit would try to write again
-"""
-_END_S = 5.0
+from app.child import Child, compiled
+
 _LEAST_BYTES = 16 << 10  # of a source: a smaller one takes some 3 ms
 
 _compile: Any = SourceFileLoader.source_to_code
@@ -53,7 +34,7 @@ def compiling_aside() -> Iterator[None]:
     finally:
         child, _here.child, _here.on = _here.child, None, False
         if child is not None:
-            _end(child)
+            child.end()
 
 
 def _source_to_code(self: SourceFileLoader, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:
@@ -67,25 +48,18 @@ def _source_to_code(self: SourceFileLoader, data: Any, path: Any, *, _optimize: 
 
 
 def _compiled(source: bytes, path: str, optimize: int) -> CodeType | None:
-    """None if it is no Python, or the child does not work; then no other is started."""
+    """None if it is no Python: compiled here, too, it gets its error. Or if the child does not work; then no other is
+    started.
+    """
     try:
         if _here.child is None:
-            # isolated: it finds nothing but the standard library
-            command = [sys.executable, "-I", "-S", "-c", _CHILD]
-            _here.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        _here.child.stdin.write(marshal.dumps((source, path, sys.flags.optimize if optimize < 0 else optimize)))
-        _here.child.stdin.flush()
-        code: CodeType | None = marshal.load(_here.child.stdout)
+            _here.child = Child()
+        code: CodeType = marshal.loads(
+            _here.child.ask(compiled, source, path, sys.flags.optimize if optimize < 0 else optimize)
+        )
         return code
-    except (OSError, EOFError, ValueError, TypeError):
+    except (OSError, EOFError):
         _here.on = False
-        return None
-
-
-def _end(child: Any) -> None:
-    with child:  # which closes its pipes, and waits for it
-        try:
-            child.stdin.close()
-            child.wait(_END_S)
-        except (OSError, subprocess.TimeoutExpired):
-            child.kill()
+    except (SyntaxError, ValueError):
+        pass
+    return None

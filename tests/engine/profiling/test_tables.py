@@ -83,18 +83,9 @@ async def solver() -> AsyncIterator[Solver]:
     await made.close()
 
 
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
-    """Those that solvers start."""
-    started: list[Popen[bytes]] = []
-    start = tables_module._child
-
-    def child() -> Popen[bytes]:
-        started.append(start())
-        return started[-1]
-
-    monkeypatch.setattr(tables_module, "_child", child)
-    return started
+def process_of(solver: Solver) -> Popen[bytes]:
+    assert solver._child is not None
+    return solver._child.process
 
 
 async def test_a_process_of_its_own_solves_the_same(solver: Solver) -> None:
@@ -106,45 +97,34 @@ async def test_a_process_of_its_own_solves_the_same(solver: Solver) -> None:
         await solver.solve(Profile())
 
 
-async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(
-    solver: Solver, children: list[Popen[bytes]]
-) -> None:
+async def test_a_process_of_its_own_ends_when_nobody_awaits_its_solution(solver: Solver) -> None:
     first = asyncio.ensure_future(solver.solve(linear(7, 0.6, 32)))
     await asyncio.sleep(0)
+    process = process_of(solver)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    await asyncio.get_running_loop().shutdown_default_executor()
-    assert children[0].returncode == -signal.SIGKILL
+    await asyncio.get_running_loop().shutdown_default_executor()  # that is, its thread
+    assert process.returncode == -signal.SIGKILL
 
 
 async def test_a_process_of_its_own_solves_all_tables_and_one_that_has_ended_is_replaced(
-    solver: Solver, children: list[Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    solver: Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "solve", os.getpgid)
-    assert await solver.solve(0) == await solver.solve(0) == children[0].pid
-    children[0].kill()
-    await asyncio.to_thread(children[0].wait)
-    assert await solver.solve(0) == children[1].pid
+    monkeypatch.setattr(control, "solve", os.getpid)
+    assert await solver.solve() == await solver.solve() == process_of(solver).pid
+    killed = process_of(solver)
+    killed.kill()
+    await asyncio.to_thread(killed.wait)
+    assert await solver.solve() == process_of(solver).pid != killed.pid
     monkeypatch.setattr(control, "solve", os.abort)
     with pytest.raises(EOFError):
         await solver.solve()
-    monkeypatch.setattr(control, "solve", os.getpgid)
-    assert await solver.solve(0) == children[2].pid
+    aborted = process_of(solver)
+    monkeypatch.setattr(control, "solve", os.getpid)
+    assert await solver.solve() == process_of(solver).pid != aborted.pid
     await solver.close()
-    assert [child.returncode for child in children] == [-signal.SIGKILL, -signal.SIGABRT, -signal.SIGKILL]
-
-
-async def test_a_process_of_its_own_is_not_stopped_by_what_stops_the_server(
-    solver: Solver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C and service managers signal all processes, and the log would end with tables that are not solved."""
-    monkeypatch.setattr(control, "solve", os.getpgid)
-    assert await solver.solve(0) != os.getpgid(0)
-    monkeypatch.setattr(control, "solve", os.getsid)
-    assert await solver.solve(0) == os.getsid(0)  # or its low priority would not count against the server
-    monkeypatch.setattr(control, "solve", signal.getsignal)
-    assert await solver.solve(signal.SIGTERM) == signal.SIG_IGN
+    assert process_of(solver).returncode == -signal.SIGKILL
 
 
 @virtual
