@@ -31,15 +31,16 @@ def profile(folder: Path, *arguments: str) -> dict[str, Any]:
 
 def resident_mib(pid: int) -> float:
     """Resident memory of a process and all its descendants in MiB (Linux only)."""
-    return sum(map(_resident_kib, _below(pid))) / _MIB
+    return sum(map(_resident_kib, below(pid))) / _MIB
 
 
-def _below(pid: int) -> Sequence[int]:
+def below(pid: int) -> Sequence[int]:
+    """A process and all its descendants (Linux only)."""
     found = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             for child in children.read_text().split():
-                found += _below(int(child))
+                found += below(int(child))
         except OSError:
             continue
     return found

@@ -47,6 +47,15 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """User and system CPU time of a process; None if the platform does not report it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: 14 and 15 of proc(5)
+
+
 class Child:
     """A child process and its output. A context manager, which terminates the child and kills it if it does not end."""
 
@@ -110,11 +119,7 @@ class Child:
 
     def cpu_seconds(self) -> float | None:
         """User and system CPU time of the process; None if the platform does not report it."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: 14 and 15 of proc(5)
+        return cpu_seconds(self.process.pid)
 
 
 class Server(Child):
