@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ _SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the 
 _BATCH_BYTES = 8 << 10  # most bytes read together, unless the first call alone has more: each waits for all, some 3 ms
 
 Function = Callable[[list[Any]], Sequence[Any]]
-WorkKey = tuple[Function, Klass]
+WorkKey = tuple[Hashable, Klass]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Work:
         self.waiter = heir
         if self.queue is not None:
             self.queue.remove(self)
-            self.queue = None
+            self.queue = self.argument = None  # which may be a large body
             heir.set_result(None)
 
 
@@ -72,8 +72,7 @@ class HelperThreads:
 
     def run(self, klass: Klass, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
         """What the function returns or raises."""
-        # What has left keeps its function until a thread is free, but not its argument, which may be a large body.
-        return wait(Work(self, klass, lambda calls: [call() for call in calls], partial(function, *args, **named)))
+        return wait(Work(self, klass, _each, partial(function, *args, **named)))
 
     def read(self, reader: Reader, klass: Klass, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
         """What `reader.read` returns for these inputs, a body of `size` bytes, or raises."""
@@ -81,7 +80,7 @@ class HelperThreads:
 
     def add(self, work: Work) -> None:
         """Begin it when there is a thread for it: at once, or what others may join at the end of the turn."""
-        key = work.function, work.klass
+        key = work.function if work.joins else work, work.klass
         known = key in self._queues
         work.queue = self._queues.setdefault(key, deque())
         work.queue.append(work)
@@ -118,7 +117,7 @@ class HelperThreads:
         """What is to begin of a queue; none if all have left. The rest of it waits for another thread."""
         queue, size = self._queues[key], 0
         batch: list[Work] = []
-        while queue and (not batch or (queue[0].joins and size + queue[0].size <= _BATCH_BYTES)):
+        while queue and (not batch or size + queue[0].size <= _BATCH_BYTES):
             work = queue.popleft()
             work.queue = None
             batch.append(work)
@@ -134,6 +133,10 @@ class HelperThreads:
         if not running.cancelled():  # else the loop is being closed
             self._begin()
             _tell(batch, running.result())
+
+
+def _each(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    return [call() for call in calls]
 
 
 def outcomes(batch: Sequence[Work]) -> list[Any]:
