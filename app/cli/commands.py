@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import io
@@ -130,9 +131,12 @@ def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
     with bind(settings.host, settings.port) as sock:
         port = sock.getsockname()[1]
         starting(settings, port)
+        gc.disable()  # what is imported stays: no collection need walk it, now or while models load
         from app.main import create_app
         from app.models.registry import Registry
 
+        gc.freeze()
+        gc.enable()
         lifecycle, collector = Lifecycle(), Collector(memory_limit())
         lifecycle.lost_lines = lost_lines
 
