@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from app.contract import Model
 from app.errors import ConfigError
+from app.machine import resident_bytes
 from app.models import packed_weights
 from app.models.checks.calling import call_directly
 from app.models.checks.segment_check import check_segments
@@ -27,6 +28,7 @@ from app.models.decoders import slabs
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer
 from app.models.decoders.parameters import Bounds, probabilities
+from app.models.decoders.slabs import Slab, SlabShape
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.models.packed_weights import PackedLinear, pack
@@ -36,6 +38,15 @@ from .folders import source_of
 
 # What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
 # Others of its texts are tested in tests/engine/cpu/test_decoding.py.
+
+
+def test_places_that_no_row_has_had_take_no_memory() -> None:
+    before = resident_bytes()
+    slab = Slab(SlabShape(layers=4, heads=8, size=64, dtype=torch.bfloat16), places=256, columns=256)
+    assert slab.values.nbytes == 512 << 20
+    slab.values[:, :, 0] = 1
+    assert resident_bytes() - before < 64 << 20
+    assert not slab.values[:, :, 1:3].any()
 
 
 def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list() -> None:

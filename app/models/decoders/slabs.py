@@ -7,8 +7,10 @@ row does. In the slab of an encoder's output rows begin at the first column.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 _NAME = "starling"
+_LARGE = 32 << 20  # bytes: malloc, too, maps larger blocks anew each time (see app/process.py)
 _CALL = 20_000  # keys, with their values, that are read in the time of one more call: about 25 us
 
 
@@ -45,10 +48,7 @@ class Slab:
     def __init__(self, shape: SlabShape, places: int, columns: int, device: torch.device | None = None) -> None:
         self.shape = shape
         self.columns = columns
-        # zeros: the system only maps pages that are written
-        self.values = torch.zeros(
-            (shape.layers, 2, places, shape.heads, columns, shape.size), dtype=shape.dtype, device=device
-        )
+        self.values = _zeros((shape.layers, 2, places, shape.heads, columns, shape.size), shape.dtype, device)
 
     def copy(self, place: int, end: int, source: Slab, source_place: int, source_end: int, length: int) -> None:
         """Copy the `length` columns before `source_end` of a place of `source` to this place, where they end at `end`.
@@ -72,6 +72,14 @@ class Slab:
         """Move the columns `start` to `end` of the first places by so many columns, layer after layer."""
         for layer in self.values:
             layer[:, :rows, :, start + by : end + by] = layer[:, :rows, :, start:end].clone()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
+    """On a CPU, of much memory the system maps only the pages that are written: torch.zeros writes all of them."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LARGE or (device is not None and device.type != "cpu"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype=dtype).view(shape)
 
 
 class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
