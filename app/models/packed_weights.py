@@ -11,6 +11,7 @@ Milliseconds of products of decoders, plain and packed, on one core of an EPYC w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,14 +48,17 @@ class PackedProduct:
 
 
 class PackedLinear(nn.Module):
-    """An nn.Linear, or transformers' Conv1D, that multiplies by a packed copy of its weight."""
+    """An nn.Linear, or transformers' Conv1D, that multiplies by a packed copy of its weight.
 
-    def __init__(self, layer: Any) -> None:
+    Of the weight itself it keeps the shape and type alone, unless it is `shared`: an embedding may read it, too.
+    """
+
+    def __init__(self, layer: Any, *, shared: bool) -> None:
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias  # embeddings may read them too
         bias = None if layer.bias is None else layer.bias.detach()
         weight = layer.weight.detach()
         self._product = PackedProduct(weight if isinstance(layer, nn.Linear) else weight.t().contiguous(), bias)
+        self.weight, self.bias = layer.weight if shared else nn.Parameter(weight.to("meta")), layer.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._product(x)
@@ -62,13 +66,23 @@ class PackedLinear(nn.Module):
 
 @torch.no_grad()
 def pack(model: nn.Module) -> None:
-    """Pack the weights of the large linear layers of a decoder, if they are float32 and on a CPU."""
+    """Pack the weights of the large linear layers of a decoder, if they are float32 and on a CPU, and free the others.
+
+    Those that hold NaN stay as they are, which is warned of later.
+    """
     from transformers.pytorch_utils import Conv1D  # imported with the model
 
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear | Conv1D) and pays([layer.weight], layer.weight.numel()):
-                try:
-                    setattr(parent, name, PackedLinear(layer))
-                except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
-                    return
+    modules = list(model.modules())
+    users = Counter(id(weight) for module in modules for weight in module.parameters(recurse=False))
+    parents = [module for module in modules if not isinstance(module, nn.Linear | Conv1D)]
+    del modules  # or no weight is freed before the last is packed
+    for parent in parents:
+        for name, layer in parent._modules.items():
+            if not isinstance(layer, nn.Linear | Conv1D) or not pays([layer.weight], layer.weight.numel()):
+                continue
+            if layer.weight.sum().isnan():
+                continue
+            try:
+                setattr(parent, name, PackedLinear(layer, shared=users[id(layer.weight)] > 1))
+            except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
+                return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from app.models import packed_weights
 from app.models.checks.calling import call_directly
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
-from app.models.checks.trial import check_independence, tolerance_of
+from app.models.checks.trial import check_independence, network_warning, tolerance_of
 from app.models.decoders import slabs
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer
@@ -236,7 +238,7 @@ def refuse(*args: Any) -> Any:
 def test_a_packed_layer_gives_what_the_plain_one_does(layer: nn.Module, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     with torch.inference_mode():
-        torch.testing.assert_close(PackedLinear(layer)(x), layer(x))
+        torch.testing.assert_close(PackedLinear(layer, shared=False)(x), layer(x))
 
 
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
@@ -250,6 +252,34 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
     assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+
+
+@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
+def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies of all weights are more than a container's limit is reckoned with."""
+    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
+    model = tiny_decoders.model(kind)
+    shapes = {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+    freed = [weakref.ref(layer.weight) for layer in linear]
+    read = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
+    tied = sum(id(layer.weight) in read for layer in linear)
+    del linear
+    pack(model)
+    gc.collect()
+    assert sum(one() is not None for one in freed) == tied
+    assert {name: (value.shape, value.dtype) for name, value in model.named_parameters()} == shapes
+
+
+def test_weights_that_hold_nan_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].weight[1, 2] = torch.nan
+    pack(model)
+    assert [type(layer) for layer in model] == [nn.Linear, PackedLinear]
+    info = SimpleNamespace(info=None, stages=SimpleNamespace(calls=()), call=model)
+    assert network_warning(cast(Model, info)) == "weight '0.weight' holds NaN: answers that depend on it are NaN"
 
 
 def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,8 @@ def network_warning(model: Model) -> str | None:
     """
     networks = [net for stage in model.stages.calls or (model.call,) for net in _networks(stage)]
     named = (found for net in networks for found in net.named_parameters())
-    wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
+    read = ((name, value) for name, value in named if value.is_floating_point() and not value.is_meta)
+    wrong = next((name for name, value in read if bool(value.isnan().any())), None)
     if wrong is not None:
         return f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
     trained = (part for net in networks for part in net.modules() if net is not model.call and part.training)
