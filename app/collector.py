@@ -55,10 +55,11 @@ class Collector:
         self._builds: set[object] = set()  # models that are being built; threads change it
 
     def begin(self) -> None:
-        """The models have been loaded: exclude all that exists now from collections."""
+        """The models have been loaded: exclude all that exists now from collections, and return what loads freed."""
         process.tune_garbage_collector()
         gc.callbacks.append(self._time)  # after the first collection, which nobody waits for
-        self._begun, self._base = True, self._resident()
+        self._begun = True
+        self._return_freed()
 
     def close(self) -> None:
         if self._begun:

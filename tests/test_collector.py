@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -54,9 +54,9 @@ def built(collector: Collector) -> None:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     made = World(monkeypatch)
-    made.collector.begin()
+    assert await made.after(made.collector.begin) == ["collect", "freeze", "set_threshold", "return"]  # of the loads
     yield made
     made.collector.close()
     assert made.collector._time not in gc.callbacks
