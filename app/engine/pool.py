@@ -1,8 +1,8 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
 Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
-order, so that rows which arrive one after another are adjacent, and freed in any order. Text and inputs without a
-largest length have no slab: their slots refer to each row's own array.
+order, so that rows which arrive one after another are adjacent, and freed in any order; the order begins anew when all
+are free. Text and inputs without a largest length have no slab: their slots refer to each row's own array.
 """
 
 from __future__ import annotations
@@ -112,8 +112,10 @@ class Pool:
         self.used -= len(slots)
         for values in self._objects:
             values[list(slots)] = None
-        if self.on_unused is not None and not self.used:
-            self.on_unused()
+        if not self.used:
+            self._cursor = 0  # with little traffic most of the memory is never touched
+            if self.on_unused is not None:
+                self.on_unused()
 
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS

@@ -24,6 +24,15 @@ def test_slots_come_in_ring_order():
     assert list(pool.take(1)) == [0]
 
 
+def test_the_order_begins_anew_when_all_slots_are_free():
+    """One call at a time uses the memory of one slot, not in the end that of all."""
+    pool = Pool([X], 4)
+    for _ in range(3):
+        slots = pool.take(2)
+        assert list(slots) == [0, 1]
+        pool.give_back(slots)
+
+
 @given(
     end=st.sampled_from([12, 9, 1]),
     script=st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 1000)), max_size=60),
