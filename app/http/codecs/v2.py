@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from app.contract import Answer, Array, ModelInfo, Served
@@ -25,6 +26,7 @@ _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
 _NO_TAIL = memoryview(b"")
 _MOST_HEADERS, _LONGEST_HEADER = 256, 1024  # JSON headers cached per model, and bytes of each
+_LARGE = 64 << 10  # bytes of a tensor from which a copy counts
 _SMALL_ROW = 256  # values of a row up to which a whole batch is encoded at once: with more, that saves nothing
 _IN_NULL = b"u"  # no number has this letter: searching one byte is 100 times as fast as a word
 _ONE_BINARY = [(0, True)]  # `DecodedCall.outputs` of a request for the only output as binary
@@ -157,7 +159,7 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
 def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
     """Encode any answer. Raises OutputNotJson as `V2.encode` does."""
     tensors: list[dict[str, Any]] = []
-    chunks: list[bytes] = []
+    chunks: list[bytes | memoryview] = []
     asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
     for index, binary in asked:
         spec = info.outputs[index]
@@ -168,7 +170,7 @@ def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[byt
             # a string, because V2's parameters are strings, numbers and booleans
             own["lengths"] = ",".join(map(str, answer.lengths))
         if binary:
-            chunk = join_bytes(values) if spec.datatype == "BYTES" else values.tobytes()
+            chunk = join_bytes(values) if spec.datatype == "BYTES" else _raw(values)
             own["binary_data_size"] = len(chunk)
             chunks.append(chunk)
         if own:
@@ -225,7 +227,14 @@ def _encode_binary(answer: Answer, info: ModelInfo) -> tuple[bytes, int]:
     spec = info.outputs[0]
     values = answer.outputs[0]
     head = _binary_head(info.name, info.version, spec.name, spec.datatype, values.shape, values.nbytes)
-    return head + values.tobytes(), len(head)
+    return head + _raw(values), len(head)
+
+
+def _raw(values: Array) -> bytes | memoryview:
+    """The bytes of a tensor, if they are many without a copy: the answer is one."""
+    if values.nbytes < _LARGE:
+        return values.tobytes()
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 @lru_cache(maxsize=1024)

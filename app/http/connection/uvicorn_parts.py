@@ -57,7 +57,7 @@ class OneWrite:
         if self._head is None or not self._cycle.response_started:  # 100 Continue precedes an answer
             self._transport.write(data)
         elif self._head:
-            self._transport.write(self._head + data)
+            self._transport.writelines((self._head, data))
             self._head = None
         else:
             self._chunked = self._cycle.scope["http_version"] == "1.0" and _CHUNKED in data
