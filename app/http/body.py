@@ -20,6 +20,7 @@ Headers = list[tuple[bytes, bytes]]  # as ASGI has them
 RequestHeaders = dict[bytes, bytes]  # by name in lower case
 
 _BEST_EFFORT = 0.75  # share of bytes and connections open to best-effort requests; the rest is for real time alone
+_MOST_MEMBERS = 64  # of a gzip body: each is a copy of what follows it
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -129,15 +130,20 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     wbits = 31 if name == "gzip" else 15
     if name == "deflate" and body[:1] and (body[0] & 0x0F != 8 or int.from_bytes(body[:2], "big") % 31):
         wbits = -15  # bare deflate without the zlib header, as some clients send it
-    inflater = zlib.decompressobj(wbits)
-    try:
-        data = inflater.decompress(body, limit + 1)
-    except zlib.error as exc:
-        raise BadRequest(f"body: not valid {name}: {exc}") from None
-    if len(data) > limit:
-        raise TooLarge(f"body: expected at most {limit} bytes after decompression")
-    if not inflater.eof:
-        raise BadRequest(f"body: truncated {name}")
-    if inflater.unused_data:
-        raise BadRequest(f"body: {len(inflater.unused_data)} bytes after the end of the {name} stream")
-    return data
+    parts: list[bytes] = []
+    left = limit + 1
+    while body or not parts:
+        inflater = zlib.decompressobj(wbits)
+        try:
+            parts.append(inflater.decompress(body, left))
+        except zlib.error as exc:
+            raise BadRequest(f"body: not valid {name}: {exc}") from None
+        left -= len(parts[-1])
+        if not left:
+            raise TooLarge(f"body: expected at most {limit} bytes after decompression")
+        if not inflater.eof:
+            raise BadRequest(f"body: truncated {name}")
+        body = inflater.unused_data
+        if body and (name != "gzip" or len(parts) == _MOST_MEMBERS):
+            raise BadRequest(f"body: {len(body)} bytes after the end of the {name} stream")
+    return b"".join(parts)

@@ -104,6 +104,7 @@ def bare(data: bytes) -> bytes:
         (gzip.compress(DATA), b"gzip"),
         (compress(DATA, "gzip"), b"x-gzip"),
         (bare(DATA), b"deflate"),
+        (gzip.compress(DATA[:99]) + gzip.compress(b"") + gzip.compress(DATA[99:]), b"gzip"),  # RFC 1952, 2.2
         (compress(DATA, "gzip"), b"gzip"),
         (compress(DATA, "deflate"), b"deflate"),
     ],
@@ -120,7 +121,11 @@ def test_inflate(packed: bytes, name: bytes) -> None:
     ("packed", "name", "error", "words"),
     [
         (DATA, b"gzip", BadRequest, "not valid gzip"),
-        (gzip.compress(DATA) + b"x", b"gzip", BadRequest, "1 bytes after the end"),
+        (b"", b"gzip", BadRequest, "truncated gzip"),
+        (gzip.compress(DATA) + b"x", b"gzip", BadRequest, "truncated gzip"),
+        (gzip.compress(DATA) + b"xy", b"gzip", BadRequest, "not valid gzip"),
+        (gzip.compress(b"") * 65, b"gzip", BadRequest, "20 bytes after the end"),
+        (compress(DATA, "deflate") * 2, b"deflate", BadRequest, "bytes after the end"),
         (DATA, b"br", UnsupportedMedia, "'br'"),
         (DATA, b"gzip, deflate", UnsupportedMedia, "gzip, deflate"),
     ],

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -133,6 +133,7 @@ def _parts(content_type: str, body: bytes) -> list[File | Field]:
     parser: FormParser | None = None
     try:
         parser = FormParser("multipart/form-data", add, add, lambda: ended.append(True), boundary, config=in_memory)
+        _take_extended_names(parser.parser)
         parser.write(body)
         parser.finalize()
     except FormParserError as exc:
@@ -145,6 +146,18 @@ def _parts(content_type: str, body: bytes) -> list[File | Field]:
     if not any(isinstance(part, File) for part in parts):
         raise BadRequest("body: expected a multipart/form-data upload with a file part, as curl -F file=@NAME sends")
     return parts
+
+
+def _take_extended_names(parser: Any) -> None:
+    """Have the parser take `filename*=`, in which urllib3 1.x sends names that are not ASCII: RFC 7578 forbids it, and
+    the parser would take such a file for a field."""
+    take = parser.callbacks["on_header_value"]
+
+    def take_value(data: bytes, start: int, end: int) -> None:
+        value = data[start:end].replace(b"filename*=", b"filename=")
+        take(value, 0, len(value))
+
+    parser.set_callback("header_value", take_value)
 
 
 def _text(name: bytes | None) -> str:

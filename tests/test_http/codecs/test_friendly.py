@@ -290,6 +290,18 @@ def test_the_files_of_an_upload_are_rows() -> None:
     assert call.arrays[0][:, 1, 2].tolist() == [5, 7, 6, 8, 9]
 
 
+def test_a_file_may_be_named_as_old_clients_name_it() -> None:
+    """urllib3 1.x, which requests used, so names files whose names are not ASCII."""
+    held = b"\r\nContent-Disposition: form-data; filename*=utf-8''x\r\n"  # of a file, and stays as it is
+    kind, body = multipart(
+        ("name=\"file\"; filename*=utf-8''b%C3%BC.txt", None, b"seven" + held),
+        ("filename*=utf-8''a; name=b", None, b""),
+    )
+    first, second = uploads.open_uploads(kind, body)
+    assert (first.media, first.data, first.field) == ("text/plain", b"seven" + held, "part 'file' (file 1 of 2)")
+    assert second.field == "part 'b' (file 2 of 2)"
+
+
 CROP, NOTE = ('name="crop"', None, "7 ü".encode()), ('name="note"', "text/plain", b"")
 
 
