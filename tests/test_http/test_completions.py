@@ -143,6 +143,8 @@ BENCHMARKS: list[tuple[str, dict[str, Any]]] = [
             "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}),
     (PLAIN, {"prompt": "one", "max_tokens": 9, "stop": None, "ignore_eos": True,
              "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+    (PLAIN, {"prompt": "one", "max_tokens": 9,
+             "stream_options": {"include_usage": False, "continuous_usage_stats": True}}),
     (PLAIN, {"prompt": [[5, 6]], "max_tokens": 9, "temperature": 0, "stop": ["\n\n", "</s>"], "seed": 1234}),
     (CHAT, {"messages": HELLO, "max_tokens": 9, "temperature": 0, "stop": ["\n"], "seed": 1234}),
     (PLAIN, {"prompt": ["one"], "max_tokens": 9, "min_tokens": 9, "ignore_eos": True}),
@@ -159,8 +161,13 @@ async def test_bodies_of_benchmarks(caller: MakeCaller, model: Writer, path: str
     await reader.begin(path, body(stream=True, **asked))
     await reader.piece("two", 1)
     await reader.end("two")
-    first, *_, last, done = reader.events
-    assert (last["usage"]["completion_tokens"], done) == (1, "[DONE]")
+    *events, done = reader.events
+    assert done == "[DONE]"
+    if not asked["stream_options"]["include_usage"]:
+        assert not any("usage" in event for event in events)
+        return
+    first, *_, last = events
+    assert last["usage"]["completion_tokens"] == 1
     each = asked["stream_options"].get("continuous_usage_stats")
     assert first["usage"] == ({"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3} if each else None)
 

@@ -73,8 +73,8 @@ class Completions(TextGeneration):
         for name, value in options.items():
             if name not in _COUNTS and value:
                 raise bad_field(f"stream_options.{name}", f"expected {' and '.join(_COUNTS)} alone, got {shown(value)}")
-        last, self._counts_each = (flag(options, name, f"stream_options.{name}") for name in _COUNTS)
-        self._counts_last = last or self._counts_each
+        self._counts_last, each = (flag(options, name, f"stream_options.{name}") for name in _COUNTS)
+        self._counts_each = self._counts_last and each  # as in vLLM
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
         self._read_stream_options()
