@@ -309,7 +309,9 @@ class Registry:
         if name in self._versions:
             return NotFound(f"model {name!r} is no longer in the repository")
         shown = repr(name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "...")
-        return NotFound(f"model {shown} is not known; models: {', '.join(sorted(self._versions)) or 'none'}")
+        # Triton's clients and their examples compare the beginnings of both messages.
+        models = ", ".join(sorted(self._versions)) or "none"
+        return NotFound(f"Request for unknown model: {shown} is not found; models: {models}")
 
     def _missing(self, name: str, version: str | None) -> NotFound | NotReady:
         """The error if there is no route: the name or version is unknown, or does not serve now."""
@@ -318,8 +320,8 @@ class Registry:
             return self._unknown(name)
         ones = [one for number, one in sorted(versions.items(), reverse=True) if version in (None, str(number))]
         if not ones:
-            known = ", ".join(map(str, sorted(versions)))
-            return NotFound(f"model {name!r} has no version {version!r}; versions: {known}")
+            known, shown = ", ".join(map(str, sorted(versions))), repr(version)[1:-1]
+            return NotFound(f"Request for unknown model: {name!r} version {shown} is not found; versions: {known}")
         one = next((one for one in ones if one.state == LOADING), ones[0])
         what = f"model {name!r} version {one.source.version}"
         if one.state == LOADING:

@@ -47,7 +47,8 @@ async def test_answers(server: Server, protocol: str, way: dict[str, str]) -> No
         (ECHO, tensor(1, 3, [1, 2, 3]), 400, "inputs[0] (x).shape: expected shape [rows, 4], got [1, 3]"),
         *((path, b"[", 400, "body: not valid JSON: unexpected end of data: line 1 column 2 (char 1)")
           for path in ("/predict/echo", "/v1/models/echo:predict")),
-        ("/v2/models/plus/versions/3/infer", b"{}", 404, "model 'plus' has no version '3'; versions: 1, 2"),
+        ("/v2/models/plus/versions/3/infer", b"{}", 404,
+         "Request for unknown model: 'plus' version 3 is not found; versions: 1, 2"),
         ("/v2/models/narrow/infer", tensor(4, 1, [1, 2, 3, 4]), 400,
          "4 rows in one request: the queue of model 'narrow' holds 3; "
          "send at most 3 at a time, or raise max_queue (--max-queue, or in model.toml)"),

@@ -158,7 +158,7 @@ def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"expected at most 95 tokens, as the model has 96 .*, got 240"):
         client.completions.create(model="writer", prompt=TEXT * 10, stream=True)
     assert client.models.retrieve("writer").id == "writer"
-    with pytest.raises(openai.NotFoundError, match="model 'nobody' is not known"):
+    with pytest.raises(openai.NotFoundError, match="Request for unknown model: 'nobody' is not found"):
         client.models.retrieve("nobody")
     with pytest.raises(openai.NotFoundError, match=r"no such route: /v1/responses; call POST /v1/chat/completions"):
         client.responses.create(model="writer", input=TEXT)
