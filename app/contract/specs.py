@@ -106,10 +106,12 @@ class TensorSpec:
         return least if self.maximum is None else min(least, self.maximum)
 
     def axes_shown(self) -> list[str]:
-        """The shape for messages: lengths, and the names of variable axes with their largest length."""
+        """The shape for messages: lengths, and the names of variable axes ("any": it has none) with their largest
+        length."""
+        names = ["any" if "." in axis else axis for axis in self.axes]
         return [
             str(bound) if not axis else axis if bound == UNBOUNDED else f"{axis} <= {bound}"
-            for axis, bound in zip(self.axes, self.bounds, strict=True)
+            for axis, bound in zip(names, self.bounds, strict=True)
         ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -127,6 +128,7 @@ def test_an_axis_without_max_shape_has_no_bound(tmp_path):
     spec, fixed = info.inputs
     assert (spec.axes, spec.bounds, spec.bounded, spec.count) == (("audio.0", ""), (UNBOUNDED, 80), False, 0)
     assert fixed.bounded
+    assert (spec.axes_shown(), replace(spec, bounds=(9, 80)).axes_shown()) == (["any", "80"], ["any <= 9", "80"])
     assert (info.outputs[0].axes, info.outputs[0].bounds) == (("audio.0",), (UNBOUNDED,))
 
 
