@@ -20,7 +20,8 @@ Headers = list[tuple[bytes, bytes]]  # as ASGI has them
 RequestHeaders = dict[bytes, bytes]  # by name in lower case
 
 _BEST_EFFORT = 0.75  # share of bytes and connections open to best-effort requests; the rest is for real time alone
-_MOST_MEMBERS = 64  # of a gzip body: each is a copy of what follows it
+_PIECE = 64 << 10  # bytes of a body that are decompressed at once: zlib copies those behind the end of a stream
+_MOST_MEMBERS = 4096  # streams of a gzip body: bgzip makes one of each 64 KiB
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -130,20 +131,24 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     wbits = 31 if name == "gzip" else 15
     if name == "deflate" and body[:1] and (body[0] & 0x0F != 8 or int.from_bytes(body[:2], "big") % 31):
         wbits = -15  # bare deflate without the zlib header, as some clients send it
+    inflater, packed, start, members = zlib.decompressobj(wbits), memoryview(body), 0, 1
     parts: list[bytes] = []
     left = limit + 1
-    while body or not parts:
-        inflater = zlib.decompressobj(wbits)
+    while True:
+        piece = packed[start : start + _PIECE]
         try:
-            parts.append(inflater.decompress(body, left))
+            parts.append(inflater.decompress(piece, left))
         except zlib.error as exc:
             raise BadRequest(f"body: not valid {name}: {exc}") from None
         left -= len(parts[-1])
         if not left:
             raise TooLarge(f"body: expected at most {limit} bytes after decompression")
-        if not inflater.eof:
-            raise BadRequest(f"body: truncated {name}")
-        body = inflater.unused_data
-        if body and (name != "gzip" or len(parts) == _MOST_MEMBERS):
-            raise BadRequest(f"body: {len(body)} bytes after the end of the {name} stream")
-    return b"".join(parts)
+        start += len(piece) - len(inflater.unused_data)
+        if start == len(packed):
+            if not inflater.eof:
+                raise BadRequest(f"body: truncated {name}")
+            return b"".join(parts)
+        if inflater.eof:
+            if name != "gzip" or members == _MOST_MEMBERS:
+                raise BadRequest(f"body: {len(packed) - start} bytes after the end of the {name} stream")
+            inflater, members = zlib.decompressobj(wbits), members + 1

@@ -124,7 +124,7 @@ def test_inflate(packed: bytes, name: bytes) -> None:
         (b"", b"gzip", BadRequest, "truncated gzip"),
         (gzip.compress(DATA) + b"x", b"gzip", BadRequest, "truncated gzip"),
         (gzip.compress(DATA) + b"xy", b"gzip", BadRequest, "not valid gzip"),
-        (gzip.compress(b"") * 65, b"gzip", BadRequest, "20 bytes after the end"),
+        (gzip.compress(b"") * 4097, b"gzip", BadRequest, "20 bytes after the end"),
         (compress(DATA, "deflate") * 2, b"deflate", BadRequest, "bytes after the end"),
         (DATA, b"br", UnsupportedMedia, "'br'"),
         (DATA, b"gzip, deflate", UnsupportedMedia, "gzip, deflate"),
