@@ -31,6 +31,11 @@ def takes_files(served: Served) -> bool:
     return served.model.decode is not None or _takes_bytes(served.info.client_inputs)
 
 
+def is_plain_json(served: Served, upload: Upload) -> bool:
+    """Whether it is JSON that its client calls plain text, as a browser's `fetch` does, for a model without files."""
+    return upload.media == "text/plain" and not takes_files(served) and sniffed(upload.data, "", "").kind == "json"
+
+
 def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
     """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files.
 

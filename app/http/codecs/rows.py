@@ -20,7 +20,7 @@ from app.errors import BadRequest, ModelFailed, StarlingError, text_of
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.columns import Column, stacked
-from app.http.codecs.files import file_columns, json_parts
+from app.http.codecs.files import file_columns, is_plain_json, json_parts
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
 from app.values.tensors import to_json
@@ -86,12 +86,13 @@ class Friendly(Codec):
         uploads = open_uploads(headers.get(b"content-type", b"").decode("latin-1"), body)
         _check_fields(served, uploads)
         field = uploads[0].field if len(uploads) == 1 else "body"
-        json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
-        if json_bytes > limits.json:
-            raise too_much_json(field, limits.json, json_bytes, served.info)
         parts: list[dict[str, Column]] = []
+        json_bytes = 0
         for upload in uploads:
-            if upload.kind == "json":
+            if upload.kind == "json" or is_plain_json(served, upload):
+                json_bytes += len(upload.data)
+                if json_bytes > limits.json:
+                    raise too_much_json(field, limits.json, json_bytes, served.info)
                 parts += json_parts(served, load_json(upload.data, upload.field), upload.field)
             else:
                 parts.append(file_columns(served, upload))

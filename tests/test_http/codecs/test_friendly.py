@@ -201,6 +201,17 @@ def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
         decode(TOKENS, "text/plain", b"x")
 
 
+def test_json_may_be_called_plain_text_where_no_text_is_read() -> None:
+    """As `fetch(url, {method: "POST", body: JSON.stringify(value)})` calls it."""
+    kind = "text/plain;charset=UTF-8"
+    assert decode(VECTOR, kind, b"[1, 2, 3, 4]").rows == 1
+    with pytest.raises(BadRequest, match="not valid JSON"):
+        decode(VECTOR, kind, b"[1, 2")
+    with pytest.raises(TooLarge, match="expected at most 9 bytes of JSON"):
+        decode(VECTOR, kind, b"[1, 2, 3, 4]", max_json=9)
+    assert decode(TEXT, kind, b"[1]").arrays[0].tolist() == [[b"[1]"]]
+
+
 def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
     kinds: list[str] = []
 
