@@ -131,14 +131,15 @@ def _place(kind: str, index: int, tensor: object) -> str:
 
 
 def _parameters(request: dict[str, Any], value: Any, where: str, unsupported: frozenset[str]) -> dict[str, Any]:
-    """The parameters of a request, an input or an output; None: it has none. Raises BadRequest."""
+    """The parameters of a request, an input or an output that are not null. Raises BadRequest."""
     if value is None:
         return {}
     if type(value) is not dict:
         raise BadRequest(f"{where}: expected an object")
     if not unsupported.isdisjoint(value):
         _check_supported(request)
-    return value
+    # Typed clients write null for what they do not set.
+    return {name: one for name, one in value.items() if one is not None}
 
 
 def _check_supported(request: dict[str, Any]) -> None:
@@ -225,7 +226,7 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
         call.rows = shape[0]
         size = _binary_size(request, tensor, where)
         if size is None:
-            if "data" not in tensor:
+            if tensor.get("data") is None:
                 raise BadRequest(f"{where}.data: missing, and no parameters.binary_data_size")
             found[spec.name] = pack_values(tensor["data"], spec, shape, f"{where}.data")
         else:
@@ -259,7 +260,7 @@ def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) ->
     parameters = _parameters(request, tensor.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
     if "binary_data_size" not in parameters:
         return None
-    if "data" in tensor:
+    if tensor.get("data") is not None:
         raise BadRequest(f"{where}: has both data and parameters.binary_data_size")
     return _integer(parameters["binary_data_size"], 1 << 53, f"{where}.parameters.binary_data_size")
 
@@ -267,8 +268,8 @@ def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) ->
 def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tuple[int, bool]]:
     """The requested outputs; all if none is named. BF16 has no JSON form, so it is always binary."""
     outputs = request.get("outputs")
-    wanted = (request.get("parameters") or {}).get("binary_data_output", False)
-    binary = _boolean(wanted, "parameters.binary_data_output")
+    wanted = (request.get("parameters") or {}).get("binary_data_output")
+    binary = wanted is not None and _boolean(wanted, "parameters.binary_data_output")
     index_of = {spec.name: index for index, spec in enumerate(specs)}
     if outputs is not None and type(outputs) is not list:
         raise BadRequest("outputs: expected a list")

@@ -55,6 +55,20 @@ def test_everything_else_of_a_request() -> None:
     assert call.outputs == [(0, False)]
 
 
+def test_null_is_not_given() -> None:
+    """Clients with types write it for what they do not set."""
+    unset = dict.fromkeys(["priority", "timeout", "class", "binary_data_output", "sequence_id", "mine"])
+    output = {"name": "y", "parameters": {"binary_data": None, "classification": None}}
+    (x,) = JSON_ECHO["inputs"]
+    inputs = [{**x, "parameters": {"binary_data_size": None}}]
+    request = {"id": None, "parameters": unset, "inputs": inputs, "outputs": [output]}
+    call = decode(json.dumps(request).encode(), None, ECHO, MIB)
+    assert (call.priority, call.timeout_us, call.klass, call.parameters) == (0, None, None, None)
+    assert call.outputs == [(0, False)]
+    body, length = with_tail({"inputs": [{**tensor("x", [1, 4], "FP32", 16), "data": None}]}, bytes(16))
+    assert decode(body, length, ECHO, MIB).rows == 1
+
+
 def test_inputs_in_any_order_and_mixed() -> None:
     mask = {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [True, 0, 1]}
     body, length = with_tail({"inputs": [mask, tensor("ids", [1, 3], "INT64", 24)]}, np.arange(3).tobytes())
