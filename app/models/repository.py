@@ -51,8 +51,8 @@ class Repository:
         elif models is not None:
             folder = Path(models)
             if not _is_folder("models", folder):
-                sets = ", ".join(SETS)
-                raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
+                wanted = f"a folder, a model's file or one of the sets {', '.join(SETS)}"
+                raise ConfigError(f"models: expected {wanted}, got {str(models)!r}")
             if _is_one_model(folder):
                 self._named[name_of(folder)] = folder
             else:
@@ -120,7 +120,8 @@ def _parse_extra(text: str) -> tuple[str, Path]:
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
     if not _is_folder(f"model {name}", folder) or not _versions(name, folder):
-        raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
+        wanted = f"a model's file, or a folder with {FILE_NAME} or with numbered versions"
+        raise ConfigError(f"model {name}: expected {wanted}, got {source!r}")
     return name, folder
 
 

@@ -139,5 +139,5 @@ def test_nothing_to_check_is_an_error(tmp_path):
     for ask in (check, lambda place: describe(Repository(place))):
         with pytest.raises(ConfigError, match="no model found in"):
             ask(tmp_path)
-    with pytest.raises(ConfigError, match="expected a folder or one of the sets"):
+    with pytest.raises(ConfigError, match="expected a folder, a model's file or one of the sets"):
         check(tmp_path / "none")
