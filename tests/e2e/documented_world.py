@@ -109,15 +109,16 @@ def _given_files(folder: Path) -> None:
 def _models(mine: Path) -> None:
     """The models of the pages, by the headings above their files."""
     layer = block(ROWS, "Rows are independent", "python")
-    write(mine / "tones", model_py=layer, model_toml=block(CELLS, "Recurrent models", "toml", 0))
+    declared = block(ROWS, "Rows are independent", "toml").text
+    write(mine / "tones", model_py=layer, model_toml=f"recurrent = true\n{declared}")
     write(mine / "packed", model_py=packed(), model_toml=with_lengths())
-    for name, page, heading, number in (
-        ("tagger", CELLS, "Recurrent models", 1),
-        ("mean", ROWS, "Variable lengths", 0),
-        ("shout", CODE, "Text, and your own formats", 0),
-        ("boxes", CODE, "Several results a row", 0),
+    for name, page, heading in (
+        ("tagger", CELLS, "Recurrent models"),
+        ("mean", ROWS, "Variable lengths"),
+        ("shout", CODE, "Text, and your own formats"),
+        ("boxes", CODE, "Several results a row"),
     ):
-        code, table = block(page, heading, "python"), block(page, heading, "toml", number)
+        code, table = block(page, heading, "python"), block(page, heading, "toml")
         write(mine / name, model_py=code, model_toml=table)
     real = "Made-up rows and real ones"
     write(
