@@ -108,6 +108,14 @@ def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> No
                 assert number in read(f"docs/{place}"), f"{page}: {figure}"
 
 
+def test_tests_that_are_named_exist() -> None:
+    files = [path for folder in ("tests", "clients") for path in (ROOT / folder).rglob("test_*.py")]
+    known = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
+    for page in pages():
+        named = {text for text in quoted(page) if re.fullmatch(r"test_\w+", text)}
+        assert named <= known, f"{page}: {named - known}"
+
+
 def test_architecture_names_files_and_functions_that_there_are() -> None:
     """There, paths are below app/, and `Class.member` is a member of that class."""
     source = {path: path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")}
