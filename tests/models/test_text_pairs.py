@@ -15,7 +15,7 @@ import transformers
 from safetensors.torch import save_file
 
 from app.contract import TextCut
-from app.errors import BadRequest
+from app.errors import BadRequest, ConfigError
 from app.models.loading import load
 from app.models.tasks.tokenizing import encode_cut
 
@@ -81,6 +81,18 @@ def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path: Path, top: int) -
             assert [each["token"] for each in mask["top"]] == [each["token_str"] for each in wanted]
             scores = [float(each["score"]) for each in mask["top"]]
             assert scores == pytest.approx([each["score"] for each in wanted], rel=1e-4)
+
+
+def test_a_model_that_fills_masks_by_what_pads_its_rows_is_refused(tmp_path: Path) -> None:
+    """Its mixing layers know no mask of attention. Rows without a mask to fill would not show that."""
+    made = transformers.FNetConfig(
+        vocab_size=len(tiny.WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=32, type_vocab_size=2,
+        max_position_embeddings=tiny.MOST, initializer_range=0.4,
+    )  # fmt: skip
+    transformers.FNetForMaskedLM(made).save_pretrained(tmp_path / "weights")
+    tiny.save_tokenizer(tmp_path / "weights")
+    with pytest.raises(ConfigError, match="Padding must not reach a row's answer"):
+        tried(tmp_path, "fill-mask")
 
 
 @pytest.mark.parametrize("several", [False, True])
