@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
+from app.models.sources.opening import MODEL_FILES
 from planner.commands.new_folder import make, parse_input
 from planner.commands.scaffold.guess import exported_inputs, guesses
-from planner.commands.scaffold.new_task import fitting_task
+from planner.commands.scaffold.new_task import fitting_task, names_task
 
 from . import onnx_graphs
 from .folders import write_model
@@ -324,6 +325,21 @@ def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
     assert (sent["name"], sent["datatype"], sent["shape"]) == ("text", "BYTES", [1])
     assert made.curl == "curl localhost:8000/v2/models/mood/infer -d @models/mood/request.json"
+
+
+def test_what_a_training_leaves_beside_the_weights_is_no_other_model(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.onnx"):
+        (tmp_path / "weights" / name).write_bytes(b"")
+    assert names_task(tmp_path / "weights", MODEL_FILES)
+    (tmp_path / "weights" / "model.safetensors").unlink()
+    assert not names_task(tmp_path / "weights", MODEL_FILES)  # the graph is the model
+
+
+def test_the_folder_of_an_adapter_says_what_to_save(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"adapter_config.json: an adapter is not applied: save the whole model"):
+        make(tmp_path / "m", str(tmp_path), [])
 
 
 def test_texts_that_belong_together_are_asked_for_together(tmp_path):

@@ -201,6 +201,34 @@ def test_weights_of_another_task(tmp_path):
     )
 
 
+def test_weights_of_other_sizes_than_config_json_says(tmp_path):
+    """By transformers' own message one would read a report that is shown nowhere."""
+    tiny.save_bert(tmp_path / "weights")
+    config = tmp_path / "weights" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": {"0": "a", "1": "b"}}))
+    told = "expected classifier.bias of [2], as config.json says, got [3] in the weights"
+    assert broken(tmp_path, "text-classification") == told
+    assert broken(tmp_path, "text-classification", more="kwargs = { ignore_mismatched_sizes = true }") == told
+
+
+def test_a_whole_model_that_was_pickled_is_not_opened(tmp_path):
+    model = tiny.save_bert(tmp_path / "weights")
+    (tmp_path / "weights" / "model.safetensors").unlink()
+    torch.save(model, tmp_path / "weights" / "pytorch_model.bin")
+    assert broken(tmp_path, "text-classification") == (
+        "expected safetensors or a state dict of plain tensors, got a pickle of something else: "
+        "write it by save_pretrained"
+    )
+
+
+def test_an_adapter_is_not_left_out_without_a_word(tmp_path):
+    """Without peft transformers serves the model that the adapter is for."""
+    tiny.save_bert(tmp_path / "weights")
+    (tmp_path / "weights" / "adapter_config.json").write_text("{}")
+    told = "adapter_config.json: an adapter is not applied: save the whole model"
+    assert told in broken(tmp_path, "text-classification")
+
+
 def test_weights_that_git_lfs_has_not_fetched(tmp_path):
     tiny.save_bert(tmp_path / "weights")
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"

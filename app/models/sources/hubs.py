@@ -6,7 +6,9 @@ from a hub.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Container, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from torch import nn
 from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.sources.imports import PATCHING, optional
+
+ADAPTER = "adapter_config.json"
 
 Given = Mapping[str, torch.Tensor]
 Made = Callable[[Any, Given], Any]
@@ -67,24 +71,37 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     auto_class = getattr(transformers, str(class_name), None)
     if auto_class is None or not hasattr(auto_class, "from_pretrained"):
         raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
-    return _module(from_pretrained(auto_class, weights_at(name, folder), options))
+    return _module(from_pretrained(auto_class, weights_at(name, folder), options)[0])
 
 
 def weights_at(name: str, folder: Path) -> str:
     """The folder of a `name` beside model.toml or elsewhere, or the name itself, if it may be an id on the hub.
 
-    Raises ConfigError for a folder that is not there.
+    Raises ConfigError for a folder that is not there, or has an adapter.
     """
     local = folder / name
     if local.is_dir():
+        refuse_adapter(local)
         return str(local)
     if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
         raise ConfigError(f"{local}: no such folder")
     return name
 
 
-def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> Any:
-    """`auto_class.from_pretrained`, one call at a time.
+def refuse_adapter(folder: Path) -> None:
+    """Raises ConfigError for an adapter that transformers would leave out without a word, or cannot open."""
+    whole = (folder / "config.json").is_file() and find_spec("peft") is not None  # then transformers applies it
+    if (folder / ADAPTER).is_file() and not whole:
+        raise ConfigError(
+            f"{folder / ADAPTER}: an adapter is not applied: save the whole model, "
+            "PEFT's model.merge_and_unload().save_pretrained(FOLDER); remove the file if its weights are merged already"
+        )
+
+
+def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """`auto_class.from_pretrained` and its report of the weights, one call at a time.
+
+    Raises ConfigError for weights of other sizes than config.json says, and for pickles of more than weights.
 
     It replaces methods of transformers' classes while it runs. Two calls at once could leave them replaced, and tied
     weights of later models would be random. Weights are downloaded before, so that other models need not wait.
@@ -94,8 +111,18 @@ def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> 
         cached_file(place, "model.safetensors", **chosen)
     # results by name, also of a model whose config.json asks for tuples
     fixed = {"weights_only": True, "trust_remote_code": False, "return_dict": True}
-    with PATCHING:
-        return auto_class.from_pretrained(place, **{**options, **fixed})
+    # else an error that only refers to a report, which nobody sees
+    fixed |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    try:
+        with PATCHING:
+            made = auto_class.from_pretrained(place, **{**options, **fixed})
+    except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
+        wanted = "expected safetensors or a state dict of plain tensors, got a pickle of something else"
+        raise ConfigError(f"{wanted}: write it by save_pretrained") from None
+    model, report = made if isinstance(made, tuple) else (made, {})
+    for name, found, own in sorted(report.get("mismatched_keys", ())):
+        raise ConfigError(f"expected {name} of {list(own)}, as config.json says, got {list(found)} in the weights")
+    return model, report
 
 
 def cached_file(place: str, name: str, **options: Any) -> str | None:

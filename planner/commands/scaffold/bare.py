@@ -16,6 +16,7 @@ from app.errors import ConfigError
 from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.model_files import ask
 from app.models.repository import SETS, name_of
+from app.models.sources.hubs import ADAPTER
 from app.models.sources.opening import MODEL_FILES
 from planner.commands.scaffold.draft import source_in, write_likeliest
 from planner.commands.scaffold.new_task import CONFIG, names_task, write_task
@@ -60,7 +61,7 @@ def _looks_bare(path: Path) -> bool:
         return path.is_file()
     if any(True for pattern in ("", "*/", "*/*/") for _ in path.glob(f"{pattern}{FILE_NAME}")):
         return False
-    return any(child.suffix in MODEL_FILES or child.name in (CONFIG, "model.py") for child in path.glob("*"))
+    return any(child.suffix in MODEL_FILES or child.name in (CONFIG, ADAPTER, "model.py") for child in path.glob("*"))
 
 
 def _folder_for(name: str, place: str, parent: Path) -> str:

@@ -13,20 +13,25 @@ from typing import Any
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
+from app.models.sources.hubs import ADAPTER, refuse_adapter
 from app.models.tasks.sentence_files import SENTENCE_CONFIG
 from app.models.tasks.task_opening import TOKENIZER_FILES
 from app.models.tasks.task_specs import TASKS
 
 HUB = "hf:"
 CONFIG = "config.json"
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def names_task(origin: str | Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether this is a folder that transformers saved, without a model of another kind in it."""
-    if isinstance(origin, str) or not (origin / CONFIG).is_file():
+    """Whether this is a folder that transformers saved, without a model of another kind in it.
+
+    Beside its weights other files are none: a training leaves its optimizer.pt.
+    """
+    if isinstance(origin, str) or not any((origin / name).is_file() for name in (CONFIG, ADAPTER)):
         return False
-    others = [path for path in origin.iterdir() if path.suffix in suffixes or path.name in (FILE_NAME, "model.py")]
-    return not others
+    others = () if any(True for pattern in _WEIGHTS for _ in origin.glob(pattern)) else suffixes
+    return not any(path.suffix in others or path.name in (FILE_NAME, "model.py") for path in origin.iterdir())
 
 
 def write_task(target: Path, origin: str | Path, task: str) -> None:
@@ -64,6 +69,7 @@ def fitting_task(folder: Path) -> str:
     A folder of sentence-transformers is for vectors, or for ranking if it is a cross-encoder of one score. Raises
     ConfigError that asks for `--task` if no task fits.
     """
+    refuse_adapter(folder)
     config = _config(folder)
     named = config.get("architectures") if isinstance(config, dict) else None
     made = [str(each) for each in named] if isinstance(named, list) else []
