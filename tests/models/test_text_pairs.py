@@ -262,6 +262,62 @@ def test_the_default_prompt_is_put_before_each_text(tmp_path: Path) -> None:
         assert np.allclose(found["embedding"], hidden.mean(dim=0).numpy(), atol=1e-4)
 
 
+def test_the_default_prompt_of_a_cross_encoder_is_put_before_the_first_text(tmp_path: Path) -> None:
+    original = tiny.save_bert(tmp_path / "weights", id2label={0: "x"})
+    prompts = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
+    (tmp_path / "weights" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for first, second, found in zip(FIRST, SECOND, answered(opened(tmp_path, "rerank"), FIRST, SECOND), strict=True):
+        raw = forward(original, tmp_path / "weights", "a dog ran , " + first, second).logits[0, 0]
+        assert float(found["raw_score"]) == pytest.approx(float(raw), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_the_file_of_the_transformer_is_followed_by_each_of_its_names(tmp_path: Path, kind: str) -> None:
+    """Texts are in lower case for it, also where the tokenizer knows capitals."""
+    weights = tmp_path / "weights"
+    original = tiny.save_bert(weights, "")
+    file = weights / "tokenizer.json"
+    file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
+    (weights / f"sentence_{kind}_config.json").write_text(json.dumps({"max_seq_length": 9, "do_lower_case": True}))
+    model = opened(tmp_path, "feature-extraction")
+    assert model.info.inputs[0].bounds == (9,)
+    (found,) = answered(model, ["The CAT sat"])
+    hidden = forward(original, weights, "the cat sat").last_hidden_state[0]
+    assert np.allclose(found["embedding"], hidden.mean(dim=0).numpy(), atol=1e-4)
+
+
+def test_a_prompt_that_the_pooling_would_leave_out_is_refused(tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path / "weights", "")
+    write_steps(tmp_path / "weights", {"include_prompt": False})  # the mean, as no file says another
+    assert opened(tmp_path, "feature-extraction")
+    told = "task_options.prompt: expected none, as 1_Pooling/config.json leaves it out of the pooling"
+    assert broken(tmp_path, "feature-extraction", 'prompt = "good "').startswith(told)
+
+
+def test_the_encoder_of_t5_makes_vectors(tmp_path: Path) -> None:
+    """Whether its folder says that there is a decoder, as old ones do, or not. A dense layer may be a state dict."""
+    weights = tmp_path / "weights"
+    made = transformers.T5Config(
+        vocab_size=len(tiny.WORDS), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    original = transformers.T5EncoderModel(made).eval()
+    original.save_pretrained(weights)
+    tiny.save_tokenizer(weights)
+    write_steps(weights, {"pooling_mode": "mean"}, "Dense")
+    weight, bias = dense_layer()
+    torch.save({"linear.weight": weight, "linear.bias": bias}, weights / "2_Dense" / "pytorch_model.bin")
+    (weights / "2_Dense" / "model.safetensors").unlink()
+    config = weights / "config.json"
+    for decodes in (False, True):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"is_encoder_decoder": decodes}))
+        model = opened(tmp_path, "feature-extraction")
+        for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
+            ids = transformers.AutoTokenizer.from_pretrained(weights)(text, return_tensors="pt")["input_ids"]
+            with torch.inference_mode():
+                hidden = original(input_ids=ids).last_hidden_state[0]
+            assert np.allclose(found["embedding"], torch.tanh(weight @ hidden.mean(dim=0) + bias), atol=1e-4)
+
+
 @pytest.mark.parametrize("measure", ["cosine", "dot"])
 def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> None:
     """Each text is a row of its own length, whatever request it came with."""

@@ -10,13 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import nn
 
 from app.errors import ConfigError
 from app.models.sources.hubs import cached_file
+from app.models.sources.torch_files import load_weights
 
 SENTENCE_CONFIG = "config_sentence_transformers.json"
+#: Old releases named the file of the transformer's settings after its kind; the first that is there counts.
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 #: The values of `pooling_mode`; before version 5 each had a flag of its own, such as `pooling_mode_mean_tokens`.
 _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 _POOLING_FLAG = re.compile(r"pooling_mode_(.+?)(_tokens?)?")
@@ -35,19 +37,24 @@ class SentenceFiles:
             for step in self._read("modules.json", list)
             if isinstance(step, dict)
         ]
+        files = (self._read(f"sentence_{kind}_config.json") for kind in _KINDS)
+        self._transformer: dict[str, Any] = next(filter(None, files), {})
 
     def most_tokens(self) -> int | None:
-        most = self._read("sentence_bert_config.json").get("max_seq_length")
+        most = self._transformer.get("max_seq_length")
         return most if isinstance(most, int) else None
+
+    def lowers(self) -> bool:
+        """Whether texts are put in lower case, whatever the tokenizer does."""
+        return bool(self._transformer.get("do_lower_case"))
 
     def pooling(self) -> str | None:
         """`mean`, `cls` or `last`; None if no file says. Raises ConfigError for another kind."""
-        folder = next((path for kind, path in self._steps if kind == "Pooling" and path), "1_Pooling")
-        found = self._read(f"{folder}/config.json")
+        folder, found = self._pooling()
         if not found:
             return None
         flags = [flag[1] for key in sorted(found) if (flag := _POOLING_FLAG.fullmatch(key)) and found[key] is True]
-        modes = found.get("pooling_mode", flags)
+        modes = found.get("pooling_mode", flags or ["mean"])
         modes = modes if isinstance(modes, list) else [str(modes)]
         if len(modes) != 1 or modes[0] not in _POOLINGS:
             raise ConfigError(
@@ -55,6 +62,18 @@ class SentenceFiles:
                 f"{', '.join(map(str, modes))}"
             )
         return _POOLINGS[modes[0]]
+
+    def refuse_prompt(self, prompt: str) -> None:
+        """Raises ConfigError for a prompt where the pooling leaves out its tokens, which is not done here."""
+        folder, found = self._pooling()
+        if prompt and not found.get("include_prompt", True):
+            wanted = f"none, as {folder}/config.json leaves it out of the pooling (include_prompt)"
+            raise ConfigError(f"task_options.prompt: expected {wanted}, got {prompt!r}")
+
+    def _pooling(self) -> tuple[str, dict[str, Any]]:
+        """The folder of the pooling and its config.json."""
+        folder = next((path for kind, path in self._steps if kind == "Pooling" and path), "1_Pooling")
+        return folder, self._read(f"{folder}/config.json")
 
     def dense(self) -> nn.Sequential:
         """The dense layers behind the pooling. Raises ConfigError for steps that are not supported."""
@@ -86,7 +105,8 @@ class SentenceFiles:
 
     def _layer(self, folder: str) -> nn.Sequential:
         config = self._read(f"{folder}/config.json")
-        weights = cached_file(self._place, f"{folder}/model.safetensors")
+        names = ("model.safetensors", "pytorch_model.bin")  # the second from releases before 2.3
+        weights = next(filter(None, (cached_file(self._place, f"{folder}/{name}") for name in names)), None)
         activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
         if weights is None or not config or activation not in _ACTIVATIONS:
             raise ConfigError(
@@ -94,7 +114,7 @@ class SentenceFiles:
                 f"{', '.join(_ACTIVATIONS)}, got {activation}"
             )
         layer = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-        layer.load_state_dict({name.removeprefix("linear."): values for name, values in load_file(weights).items()})
+        load_weights(nn.ModuleDict({"linear": layer}), Path(weights))
         return nn.Sequential(layer, _ACTIVATIONS[activation]())
 
     def _read(self, name: str, kind: type[Any] = dict) -> Any:

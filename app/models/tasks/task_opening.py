@@ -41,7 +41,11 @@ def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
     model = _open_model(task, place, config.kwargs)
     if task == "image-classification":
         return _image_classifier(model, place, options, info)
-    return TEXT_TASKS[task](TextModel(model, _open_tokenizer(place, task), SentenceFiles(place), options, info))
+    tokenizer, files = _open_tokenizer(place, task), SentenceFiles(place)
+    if files.lowers() and tokenizer.is_fast:
+        rules, backend = optional("tokenizers.normalizers"), tokenizer.backend_tokenizer
+        backend.normalizer = rules.Sequence([rules.Lowercase(), *filter(None, [backend.normalizer])])
+    return TEXT_TASKS[task](TextModel(model, tokenizer, files, options, info))
 
 
 def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
@@ -62,12 +66,14 @@ def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
             wanted = " or ".join(markers)
             raise ConfigError(f"task: expected weights of a model {wanted} for {task!r}, got those of {got}")
     else:
-        auto_class = transformers.AutoModel
-        if config.is_encoder_decoder:
+        auto_class = transformers.AutoModelForTextEncoding  # of T5 its encoder alone
+        if type(config) not in auto_class._model_mapping:
+            auto_class = transformers.AutoModel
+        if config.is_encoder_decoder and auto_class is transformers.AutoModel:
             raise ConfigError(
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
-    options = {**kwargs, "output_loading_info": True}
+    options = dict(kwargs)
     if not kwargs.keys() & {"dtype", "torch_dtype"}:
         # In BF16, as many weights are, answers depend on a batch's size, and few models of images take their pixels.
         options["dtype"] = "float32"

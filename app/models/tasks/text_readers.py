@@ -48,8 +48,8 @@ _SAMPLE_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """How texts are read. `pad`: the id of padding; `prompt` is put before each text; `template` makes a sentence of a
-    label.
+    """How texts are read. `pad`: the id of padding; `prompt` is put before each text, of a pair before the first;
+    `template` makes a sentence of a label.
 
     A text of more than `most` tokens, special ones included, is refused, or cut if `truncate` is set; of a pair the
     longer text is cut. `cut`: where a request says that long texts are to be cut, and not to how many tokens; None:
@@ -142,7 +142,7 @@ class TextReader(Reader):
             if cut is None:
                 refuse_long(call, self.reading.most, windows=self.windows)
             own = call.texts if cut is None else self._near(call.texts, cut)
-            texts += [prompt + text for text in own] if prompt else own
+            texts += [_behind(prompt, text) for text in own] if prompt else own
         if cut is None:
             encoded = self._encode(texts, add_special_tokens=not whole)
         else:
@@ -265,6 +265,11 @@ class MaskReader(TextReader):
             if not 1 <= len(places) <= MOST_MASKS:
                 raise call.wrong(row, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
         return read
+
+
+def _behind(prompt: str, text: Any) -> Any:
+    """The text with the prompt before it; of a pair, before the first."""
+    return (prompt + text[0], *text[1:]) if isinstance(text, tuple) else prompt + text
 
 
 def refuse_long(call: CallTexts, most: int, *, windows: bool = False) -> None:

@@ -66,7 +66,8 @@ class TextModel:
 
 
 def _text_classification(text: TextModel) -> Model:
-    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if text.options.pairs else (task_specs.TEXT,))
+    sent = (task_specs.TEXT, task_specs.TEXT_PAIR) if text.options.pairs else (task_specs.TEXT,)
+    reader = text.reader(sent, prompt=text.files.prompt())
     labels = labels_of(text.model.config)
     made = partial(scores, score_function(text.model.config))
     return text.opened(reader, made, Labels(labels, text.options.top or TOP), vector("scores", len(labels)))
@@ -96,7 +97,8 @@ def _rerank(text: TextModel) -> Model:
     config = text.model.config
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
-    reader, answers = text.reader(task_specs.RANKED), Ranks(_activation(config, text.files))
+    reader = text.reader(task_specs.RANKED, prompt=text.files.prompt())
+    answers = Ranks(_activation(config, text.files))
     return text.opened(reader, partial(scores, "none"), answers, vector("raw_scores", 1))
 
 
@@ -175,7 +177,9 @@ TEXT_TASKS: dict[str, Callable[[TextModel], Model]] = {
 def _embedder(text: TextModel) -> tuple[TextReader, Pooled, TensorSpec]:
     """The reader of texts, what makes a vector of each, and its output."""
     options, files = text.options, text.files
-    reader = text.reader(prompt=files.prompt() if options.prompt is None else options.prompt)
+    prompt = files.prompt() if options.prompt is None else options.prompt
+    files.refuse_prompt(prompt)
+    reader = text.reader(prompt=prompt)
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
     pooled = Pooled(pooling, normalize, files.dense())
