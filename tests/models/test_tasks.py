@@ -254,6 +254,24 @@ def test_a_missing_tokenizer_or_image_processor(tmp_path):
     assert broken(tmp_path / "v", "image-classification").startswith(
         "expected an image processor (preprocessor_config.json) beside the weights in "
     )
+    (tmp_path / "v" / "weights" / "preprocessor_config.json").write_text('{"image_processor_type": "Odd"}')
+    told = broken(tmp_path / "v", "image-classification")
+    assert "Unrecognized image processor" in told
+    assert len(told) < 600
+
+
+def test_code_that_comes_with_weights_never_runs(tmp_path):
+    weights = tmp_path / "weights"
+    tiny.save_bert(weights)
+    config = json.loads((weights / "config.json").read_text())
+    config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}
+    (weights / "config.json").write_text(json.dumps(config))
+    (weights / "odd.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert broken(tmp_path, "text-classification").endswith(
+        'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code that you '
+        "have read"
+    )
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_tokenizer_of_other_words(tmp_path):

@@ -37,12 +37,17 @@ _PROCESSES = "spawned processes cannot import model.py: put what they run into a
 _INTEROP = "torch allows that once a process, and the server's models share one: leave it out, --threads is for this"
 _ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
 _POINTER = "where git-lfs is missing, a clone has pointers in place of weights: `git lfs pull` fetches them"
+_REMOTE = (
+    'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code that you have '
+    "read"
+)
 
 #: Type, pattern of the text, advice. The first that fits counts.
 _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (BrokenProcessPool, "", _PROCESSES),
     (RuntimeError, r"cannot set number of interop threads", _INTEROP),
     (Exception, r"deserializing header: header too large", _POINTER),
+    (ValueError, r"contains custom code", _REMOTE),
     (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process
     (Exception, r"objects created in a thread can only be used in that same thread", _THREADS),
     (ValueError, r"signal only works in main thread|set_wakeup_fd only works in main thread", _THREADS),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from app.contract import Model, ModelInfo
@@ -107,10 +108,10 @@ def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInf
     auto_class = optional("transformers.models.auto.image_processing_auto").AutoImageProcessor
     try:
         processor = auto_class.from_pretrained(place, trust_remote_code=False, backend="pil")
-    except OSError as error:
-        raise ConfigError(
-            f"expected an image processor (preprocessor_config.json) beside the weights in {place}: {one_line(error)}"
-        ) from None
+    except (OSError, ValueError) as error:
+        wrong = shorten(one_line(error), 300)  # transformers may list all that it knows
+        wanted = f"an image processor (preprocessor_config.json) beside the weights in {place}"
+        raise ConfigError(f"expected {wanted}: {wrong}") from None
     reader = ImageReader(processor)
     labels = labels_of(model.config)
     module = Head(model, ["pixel_values"], partial(scores, score_function(model.config)))
