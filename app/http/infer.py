@@ -119,8 +119,9 @@ def admitted(request: Request) -> Served | None:
     else:
         if length > limits.body or bodies.held + length > most_held:
             bodies.check_size(length, most_held)
-        bodies.held += length
-        request.held = length
+        if request.body_complete:  # else its bytes count as they arrive
+            bodies.held += length
+            request.held = length
     return served
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
-from app.errors import BodyTimeout, ClientGone
+from app.errors import BodyTimeout, ClientGone, QueueFull
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import QueryOptions, Route, find_route
@@ -133,6 +133,14 @@ class Request(Exchange):
     def set_exception(self, error: BaseException) -> None:
         """Continue with an error."""
         self.set_result(None, error)
+
+    def hold(self, size: int) -> None:
+        try:
+            self.resources.bodies.hold(size, self.most_held)
+        except QueueFull as error:
+            self.set_exception(error)
+        else:
+            self.held += size
 
     def received(self, body: bytes) -> None:
         if not self.drops_body:

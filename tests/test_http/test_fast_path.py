@@ -25,10 +25,16 @@ class Taken(Exchange):
         self.body_complete = body is not None
         self.full = full
         self.gone = self.timed_out = False
+        self.held, self.most = 0, LONG_BODY
 
     def begin(self) -> None:
         if self.full:
             self.ok()
+
+    def hold(self, size: int) -> None:
+        self.held += size
+        if self.held > self.most:
+            self.connection.send_answer(self, 429, HEAD, b"no")
 
     def received(self, body: bytes) -> None:
         self.body = body
@@ -141,6 +147,23 @@ async def test_a_request_in_any_pieces(handler: Takes) -> None:
         connection.send(bytes([byte]))
     assert [taken.body for taken in handler.taken] == [b"body"] * len(request)
     assert connection.transport.written == ANSWER * (len(request) - 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_bytes_of_a_body_count_as_they_arrive_and_may_be_too_many(handler: Takes, known: bool) -> None:
+    _, connection = await begun(handler, known)
+    (taken,) = handler.taken
+    taken.most = 2
+    assert taken.held == 0
+    connection.send(b"ab")
+    assert (taken.held, connection.transport.written) == (2, b"")
+    connection.send(b"c")
+    refusal = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\nno"
+    assert connection.transport.written == refusal
+    connection.send(b"d" + post(b"/b"))  # the rest of the body is dropped
+    assert (taken.body, taken.held, handler.heads[-1][0]) == (None, 3, b"/b")
+    handler.taken[-1].ok()
+    assert connection.transport.written == refusal + ANSWER
 
 
 @pytest.mark.parametrize(

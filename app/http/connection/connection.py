@@ -18,8 +18,8 @@ from app.http.connection.uvicorn_fixes import PatchedProtocol
 
 RequestHeaders = dict[bytes, bytes]  # as in http/body.py; this folder imports nothing of ours but itself
 
-#: Requests with more bytes of body are left to ASGI: decoding so much JSON takes about a millisecond.
-LONG_BODY = 128 << 10
+LONG_BODY = 4 << 20  # bytes: requests with more are left to ASGI, which stops reading where it cannot keep up
+_LARGE_ANSWER = 128 << 10  # bytes of a body from which a copy counts
 #: Headers of requests that are left to ASGI.
 _RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})
 _LONGEST_HEAD = 4096  # bytes of a head up to which a connection remembers it
@@ -57,6 +57,10 @@ class Exchange(ABC):
     @abstractmethod
     def begin(self) -> None:
         """The head has arrived, and the body if `body_complete`. Called once, when the connection is prepared."""
+
+    @abstractmethod
+    def hold(self, size: int) -> None:
+        """So many more bytes of the body have arrived, later than the head. May answer that they are too many."""
 
     @abstractmethod
     def received(self, body: bytes) -> None:
@@ -174,8 +178,7 @@ class HttpProtocol(PatchedProtocol):
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
             self._bytes_outside_bodies = 0
-            if not self._collecting.drops_body:
-                self._parts.append(body)
+            self._keep(self._collecting, body)
         else:
             PatchedProtocol.on_body(self, body)
 
@@ -211,14 +214,20 @@ class HttpProtocol(PatchedProtocol):
         """Collect the body of a request whose head was not parsed. Returns the bytes after it."""
         part = data[: self._missing]
         self._missing -= len(part)
-        exchange = self._collecting
-        if exchange is not None and not exchange.drops_body:
-            self._parts.append(part)
+        if self._collecting is not None:
+            self._keep(self._collecting, part)
         if self._missing:
             return b""
-        if exchange is not None:
-            self._deliver(exchange)
+        if self._collecting is not None:
+            self._deliver(self._collecting)
         return data[len(part) :]
+
+    def _keep(self, exchange: Exchange, part: bytes) -> None:
+        """Keep a part of a body, unless its request is refused."""
+        if not exchange.drops_body:
+            exchange.hold(len(part))
+        if self._collecting is exchange and not exchange.drops_body:
+            self._parts.append(part)
 
     def _deliver(self, exchange: Exchange) -> None:
         """Pass the collected body, which is complete, to its exchange."""
@@ -257,7 +266,7 @@ class HttpProtocol(PatchedProtocol):
         if closing := self._last or not exchange.keep_alive or exchange.closes or self.app_state["health"].closing:
             head += _CLOSE
         lines = STATUS_LINE[status], self._default_lines[1], head
-        if len(body) <= LONG_BODY:
+        if len(body) < _LARGE_ANSWER:
             self.transport.write(b"%s%s%s\r\n%s" % (*lines, body))
         else:
             self.transport.writelines((*lines, b"\r\n", body))  # one write, too, without a copy
