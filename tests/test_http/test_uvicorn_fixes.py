@@ -41,6 +41,22 @@ async def sent(app: Any, *parts: bytes) -> Connection:
     return connection
 
 
+async def test_nothing_is_written_of_an_empty_body() -> None:
+    """asyncio's loop, from Python 3.12 on, would try to send empty bytes for ever."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    connection = Connection(app)
+    lines: list[list[bytes]] = []
+    connection.transport.writelines = lambda given: lines.append(list(given))  # type: ignore[method-assign]
+    connection.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    await connection.done()
+    assert b"" not in sum(lines, connection.transport.writes)
+    assert b"".join(sum(lines, connection.transport.writes)) == b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
 async def test_answers_without_a_body_and_in_parts() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "HEAD":

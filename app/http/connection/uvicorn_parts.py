@@ -57,8 +57,11 @@ class OneWrite:
         if self._head is None or not self._cycle.response_started:  # 100 Continue precedes an answer
             self._transport.write(data)
         elif self._head:
-            self._transport.writelines((self._head, data))
-            self._head = None
+            if data:  # asyncio's loop would try to send an empty one for ever
+                self._transport.writelines((self._head, data))
+                self._head = None
+            else:
+                self.flush()
         else:
             self._chunked = self._cycle.scope["http_version"] == "1.0" and _CHUNKED in data
             self._head = data.replace(_CHUNKED, b"\r\n", 1) if self._chunked else data
