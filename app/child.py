@@ -16,6 +16,8 @@ from typing import Any
 
 #: Its matrices are small: more threads would only take cores from batches.
 _LONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+#: As it was before any model's code, whose folders may have an `app` of their own.
+_PATH = [entry or os.getcwd() for entry in sys.path]
 _CHILD = """
 import os, pickle, signal, sys
 for sent in (signal.SIGINT, signal.SIGTERM):  # to all processes of a service: the server ends this one
@@ -25,9 +27,9 @@ if sys.argv[1] == "idle" and hasattr(os, "SCHED_IDLE"):
 else:
     os.nice(5)
 asked, answers = sys.stdin.buffer, sys.stdout.buffer
+sys.path[:] = sys.argv[2:]
 try:
     while True:
-        sys.path[:] = pickle.load(asked)
         function, args, named = pickle.load(asked)
         try:
             found = function(*args, **named)
@@ -50,7 +52,7 @@ class Child:
     """
 
     def __init__(self, *, idle: bool = False) -> None:
-        command = [sys.executable, "-P", "-c", _CHILD, "idle" if idle else "nice"]
+        command = [sys.executable, "-P", "-c", _CHILD, "idle" if idle else "nice", *_PATH]
         self.process = Popen(command, stdin=PIPE, stdout=PIPE, env={**os.environ, **_LONE}, process_group=0)
 
     def ask(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -62,7 +64,7 @@ class Child:
         assert asked is not None
         assert answers is not None
         try:
-            asked.write(pickle.dumps(sys.path) + pickle.dumps((function, args, named)))
+            asked.write(pickle.dumps((function, args, named)))
             asked.flush()
             found = pickle.load(answers)
         except BaseException:

@@ -52,10 +52,22 @@ def test_files_of_the_working_folder_are_no_modules_of_it(tmp_path: Path, monkey
     here.end()
 
 
+def test_it_finds_the_server_whatever_a_model_does_to_the_path_and_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    here = Child()
+    assert here.ask(compiled, b"", "a.py", 0)
+    here.end()
+
+
 @pytest.mark.parametrize("how", ["no reader", "no writer"])
 def test_a_child_whose_server_has_ended_says_nothing(how: str) -> None:
     """Its errors would be the last lines of the server's log."""
-    question = pickle.dumps(sys.path) + pickle.dumps((os.getpid, (), {}))
+    question = pickle.dumps((os.getpid, (), {}))
     with subprocess.Popen([sys.executable, "-c", _CHILD, "nice"], stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -54,6 +54,20 @@ def test_an_error_is_that_of_the_source(folder: Path) -> None:
     assert (caught.value.filename, caught.value.lineno) == (str(folder / "aside_wrong.py"), 2)
 
 
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="its compiler has a limit of its own")
+def test_what_needs_a_higher_limit_than_the_childs_is_compiled_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "aside_deep.py").write_text(f"{LONG}\ndef deep(a): return a{'.b' * 6000}\n")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        with compiling_aside():
+            assert importlib.import_module("aside_deep").deep
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def test_without_a_child_it_is_compiled_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "aside_alone.py").write_text(f"{LONG}\nONE = 1\n")
     monkeypatch.setattr(sys, "executable", os.devnull)

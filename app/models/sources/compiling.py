@@ -48,8 +48,8 @@ def _source_to_code(self: SourceFileLoader, data: Any, path: Any, *, _optimize: 
 
 
 def _compiled(source: bytes, path: str, optimize: int) -> CodeType | None:
-    """None if it is no Python: compiled here, too, it gets its error. Or if the child does not work; then no other is
-    started.
+    """None if it cannot be compiled there: compiled here, too, it gets its error, if it has one under the limits that
+    a model may have set here. Or if the child does not work; then no other is started.
     """
     try:
         if _here.child is None:
@@ -60,6 +60,6 @@ def _compiled(source: bytes, path: str, optimize: int) -> CodeType | None:
         return code
     except (OSError, EOFError):
         _here.on = False
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     return None
