@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from math import prod
@@ -67,7 +68,8 @@ def with_place(text: str, error: BaseException) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     # torch's CPU allocator raises a plain RuntimeError, which only its text distinguishes from a model's own.
     of_torch = type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
-    return of_torch or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    of_system = isinstance(error, OSError) and error.errno == errno.ENOMEM  # mmap
+    return of_torch or of_system or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:

@@ -7,6 +7,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Iterator
+from mmap import mmap
 from types import SimpleNamespace
 
 import pytest
@@ -97,6 +98,7 @@ def test_what_a_model_raises(desk: Desk, exc: BaseException, fault: Fault):
 
 def test_torch_that_cannot_allocate_is_out_of_memory(desk: Desk):
     assert desk.run(lambda x: torch.empty(1 << 58)).outcome.error is Fault.OOM  # by what the installed torch says then
+    assert desk.run(lambda x: mmap(-1, 1 << 58)).outcome.error is Fault.OOM  # a decoder's slabs
 
 
 def test_a_crash_names_its_model():
