@@ -110,7 +110,8 @@ async def test_everything_at_once(start: Callable[..., Server]) -> None:
         await asyncio.wait(staying)
         assert (await holder.answer()).status == 200
     await asyncio.to_thread(eventually, lambda: not left_behind(server))
-    await asyncio.to_thread(eventually, lambda: open_files(server) <= files)
+    # Two more are the pipes of the process that solves tables, if it has been started meanwhile.
+    await asyncio.to_thread(eventually, lambda: open_files(server) <= files + 2)
     assert server.peak_memory() - memory < MEMORY
     for model in ("echo", *MODELS):
         assert set(server.outcomes(model)) <= {"ok", "client_gone", "output_not_json"}
