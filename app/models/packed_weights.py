@@ -78,11 +78,12 @@ def pack(model: nn.Module) -> None:
     del modules  # or no weight is freed before the last is packed
     for parent in parents:
         for name, layer in parent._modules.items():
-            if not isinstance(layer, nn.Linear | Conv1D) or not pays([layer.weight], layer.weight.numel()):
-                continue
-            if layer.weight.sum().isnan():
-                continue
-            try:
-                setattr(parent, name, PackedLinear(layer, shared=users[id(layer.weight)] > 1))
-            except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
-                return
+            if isinstance(layer, nn.Linear | Conv1D) and _packs(layer.weight):
+                try:
+                    setattr(parent, name, PackedLinear(layer, shared=users[id(layer.weight)] > 1))
+                except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
+                    return
+
+
+def _packs(weight: torch.Tensor) -> bool:
+    return pays([weight], weight.numel()) and not bool(weight.sum().isnan())

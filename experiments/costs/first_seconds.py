@@ -38,9 +38,10 @@ async def loaded(server: Server, rate: float, seconds: float) -> None:
         async with Session(plan) as session:
             await session.once(plan, 0, seconds)
 
-    await asyncio.gather(
-        *(one(model, lengths) for model, lengths in MODELS.items()) if rate else [asyncio.sleep(seconds)]
-    )
+    if rate:
+        await asyncio.gather(*(one(model, lengths) for model, lengths in MODELS.items()))
+    else:
+        await asyncio.sleep(seconds)
 
 
 def total(page: str, name: str) -> float:

@@ -265,11 +265,10 @@ class HttpProtocol(PatchedProtocol):
             self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
         if closing := self._last or not exchange.keep_alive or exchange.closes or self.app_state["health"].closing:
             head += _CLOSE
-        lines = STATUS_LINE[status], self._default_lines[1], head
         if len(body) < _LARGE_ANSWER:
-            self.transport.write(b"%s%s%s\r\n%s" % (*lines, body))
-        else:
-            self.transport.writelines((*lines, b"\r\n", body))  # one write, too, without a copy
+            self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
+        else:  # one write, too, without a copy
+            self.transport.writelines((b"%s%s%s\r\n" % (STATUS_LINE[status], self._default_lines[1], head), body))
         exchange.response_complete = True
         if not exchange.body_complete:
             self._end_collecting()  # the rest of the body is dropped
