@@ -176,6 +176,11 @@ class _Process:
         self.shortest = min(1 / self.rate, float(self.times.min()))
         self.arrivals = poisson(self.rate * self.times)
         self.beyond = self.arrivals.shape[1]  # states beyond the last that a batch can lead to
+        changes = np.zeros((self.largest + 1, states + states + 1 + self.beyond))
+        changes[0, states + 1] = 1.0  # to wait is to wait for one row
+        changes[1:, states : states + self.beyond] = self.arrivals
+        #: By action and `states` less the rows that it leaves: the probability of each number of waiting rows next.
+        self.leads_to = sliding_window_view(changes, states + 1 + self.beyond, axis=1)
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
         """Which action is allowed in which state. With a full batch waiting is not allowed.
@@ -215,22 +220,14 @@ class _Process:
         n = np.arange(self.states + 1)
         measures = cost.shape[1]
         constant, factor = self.tail.extend(self.states, self.beyond, cost[:, :, self.tail_size])
-        matrix = np.eye(self.states + 1)  # h - P h + g time = cost
-        time = np.where(table > 0, self.times[table - 1], 1 / self.rate)
+        time = np.r_[1 / self.rate, self.times][table]
         right = cost[0].T[table] + n[:, None] * cost[1].T[table]
-        for state, action in enumerate(table.tolist()):
-            if action == 0:
-                matrix[state, state + 1] -= 1
-                continue
-            chances = self.arrivals[action - 1]
-            first = state - action
-            inside = chances[: self.states + 1 - first]
-            matrix[state, first : first + len(inside)] -= inside
-            outside = chances[len(inside) :]
-            if len(outside):
-                matrix[state, -1] -= outside.sum()
-                right[state] += outside @ constant[: len(outside)]
-                time[state] -= outside @ factor[: len(outside)]
+        leads_to = self.leads_to[table, self.states - (n - table)]
+        inside, outside = leads_to[:, : self.states + 1], leads_to[:, self.states + 1 :]
+        right += outside @ constant
+        time -= outside @ factor
+        matrix = np.eye(self.states + 1) - inside  # h - P h + g time = cost
+        matrix[:, -1] -= outside.sum(axis=1)
         matrix[:, 0] = time  # h(0) = 0, so its column is free for g
         solution = np.linalg.solve(matrix, right)
         average = solution[0].copy()
@@ -241,14 +238,12 @@ class _Process:
         return average, value
 
     def improve(self, value: Floats, average: float, cost: Floats) -> Floats:
-        """The cost of each action in each state, by the relative values; infinite if it needs more rows than wait."""
-        n = np.arange(self.states + 1)
-        gains = np.full((self.states + 1, self.largest + 1), np.inf)
-        gains[:, 0] = cost[0, 0] + n * cost[1, 0] - average / self.rate + value[1 : self.states + 2]
+        """The cost of each action in each state, by the relative values; without meaning where too few rows wait."""
+        n, b = np.arange(self.states + 1)[:, None], np.arange(1, self.largest + 1)
+        gains = np.empty((self.states + 1, self.largest + 1))
+        gains[:, 0] = cost[0, 0] + n[:, 0] * cost[1, 0] - average / self.rate + value[1 : self.states + 2]
         after = sliding_window_view(value, self.beyond)[: self.states + 1] @ self.arrivals.T  # [rows left, b - 1]
-        for b in range(1, self.largest + 1):
-            rows = n[b:]
-            gains[b:, b] = cost[0, b] + rows * cost[1, b] - average * self.times[b - 1] + after[rows - b, b - 1]
+        gains[:, 1:] = cost[0, 1:] + n * cost[1, 1:] - average * self.times + after[np.maximum(n - b, 0), b - 1]
         return gains
 
     def optimum(self, table: NDArray[np.int64]) -> Optimum:
