@@ -154,7 +154,8 @@ class Profiling:
         await self._to_measure.forget(model)
         await self.measuring.unmeasured()
         measured = model.origin in (Origin.CACHE, Origin.MEASURED)
-        if measured and self._cache is not None and model.key is not None and any(one.moved() for one in model.curves):
+        learned = any(curve.corrections for curve in model.curves)
+        if measured and learned and self._cache is not None and model.key is not None:
             await asyncio.to_thread(self._cache.store, model.key, model.learned())
         model.curves = ()
 
@@ -164,7 +165,7 @@ class Profiling:
         await self._solver.close()
 
     def review(self, model: ProfiledModel) -> None:
-        """Solve the model's tables again if live batches have moved its curves by more than their errors.
+        """Solve the model's tables again if live batches have corrected its curves, and some time has passed.
 
         Called at each tick; cheap. Does nothing while tables of the model are being solved.
         """

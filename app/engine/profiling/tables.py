@@ -1,7 +1,7 @@
 """Solves control tables for policies that use them, in a process of their own.
 
 Until the tables of a model are solved, its batches are formed as by `no_wait`. They are solved again when its profile
-has been measured or its live batches have moved it, and enter the scheduler as an input.
+has been measured, or live batches have corrected it, and enter the scheduler as an input.
 """
 
 from __future__ import annotations

@@ -20,9 +20,6 @@ _FLOOR = 0.005  # smallest error: repeating does not average out everything
 _SEEN = 1024  # batches of a size that count, at most
 _FAR = 2.5  # standard deviations that one batch counts as off, at most
 _IN_A_ROW, _APART = 3, 8  # batches of a size that are far off; batches of any size between: other work comes in bursts
-_MOVED = 2.0  # standard errors by which a size must change, for tables to be solved again
-_SURER = 0.5  # or its error must fall to this part of the old one
-_LEAST_MOVED = 0.02  # smaller changes hardly change a table
 _TAIL = 1.65  # standard deviations to the 95 % quantile
 # speed
 #: Variance of one batch, as shares of its time: bounds, and at first if the profile is not exact.
@@ -69,8 +66,8 @@ class Curve:
     """
 
     __slots__ = (
-        "_last", "_planned", "_surprised", "_tables", "_used", "_variance", "by_length", "handover", "lengths",
-        "profile", "speed",
+        "_last", "_planned", "_surprised", "_tables", "_variance", "by_length", "handover", "lengths", "profile",
+        "speed",
     )  # fmt: skip
 
     def __init__(self, profile: Profile, most: int = 1, doubt: float = _DOUBT) -> None:
@@ -85,7 +82,6 @@ class Curve:
         self.speed = Speed(profile, most, doubt)
         self.handover = Handover(profile.handover_ns)
         self._planned = 1.0  # observed over `batch_ns`, whatever the length
-        self._used = self._state()
 
     @property
     def known(self) -> bool:
@@ -95,6 +91,11 @@ class Curve:
     def uncertain(self) -> bool:
         """Whether the profile is not exact, so that batches correct it."""
         return bool(self._variance)
+
+    @property
+    def corrections(self) -> int:
+        """Batches that have corrected it so far."""
+        return self.speed.batches if self._variance else 0
 
     @property
     def batch_ns(self) -> tuple[int, ...]:
@@ -259,25 +260,6 @@ class Curve:
             by_length=tuple((at, _whole(table)) for at, table in self.by_length) or self.profile.by_length,
             errors=errors,
         )
-
-    def moved(self) -> bool:
-        """Whether the curve has moved by more than its error, or has become much surer, since `use`."""
-        if not self._variance:
-            return False
-        for (ns, error), (old, was) in zip(self._state(), self._used, strict=True):
-            if abs(ns / old - 1) > max(_LEAST_MOVED, _MOVED * error) or error < _SURER * was:
-                return True
-        return False
-
-    def use(self) -> None:
-        """Tables are solved from this state."""
-        self._used = self._state()
-
-    def _state(self) -> list[tuple[float, float]]:
-        if not self._variance:
-            return []
-        beside = [(self.speed.slower, self.speed.beside_error)] if len(self._tables) > 1 else []
-        return [*zip(self._tables[0], self.errors(), strict=True), *beside]
 
 
 def _whole(times: Iterable[float]) -> tuple[int, ...]:

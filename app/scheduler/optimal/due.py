@@ -7,29 +7,32 @@ from collections.abc import Sequence
 from app.scheduler.estimates.curve import Curve
 
 _UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
-#: Time between two solutions, half as long again each time up to the last. A solution takes less than a tenth of a
-#: second of a core, for several workers half a second, which on busy cores their batches miss: five of them in twelve
+#: Time between two solutions, half as long again each time up to the last. A solution takes a fortieth of a second of
+#: a core, for several workers half a second, which on busy cores their batches miss: five of them in twelve
 #: seconds cost an encoder on two workers up to 40 % of its mean latency.
 _FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 60_000_000_000
 
 
 class Due:
-    """Tables are due when a curve has moved by more than its error: soon after the start at first, then seldom."""
+    """Tables are due again when batches have run since the last: soon after the start at first, then seldom.
 
-    __slots__ = ("_at", "_gap_ns")
+    Not when a curve has moved by more than its error: with noise tables would keep much of what was wrong at first
+    (`python -m experiments.policies.learned`).
+    """
+
+    __slots__ = ("_at", "_corrections", "_gap_ns")
 
     def __init__(self, workers: int = 1) -> None:
-        self._at = 0
+        self._at = self._corrections = 0
         self._gap_ns = _FIRST_NS if workers == 1 else _FIRST_OF_SEVERAL_NS
 
     def again(self, curves: Sequence[Curve], now: int) -> bool:
         """Whether to solve them now. `curves`: of all stages. Cheap."""
-        return now >= self._at and any(curve.moved() for curve in curves)
+        return now >= self._at and self._corrections < sum(curve.corrections for curve in curves)
 
     def begin(self, curves: Sequence[Curve], errors: Sequence[float], now: int) -> bool:
         """They are to be solved from these curves, if `errors` of the whole are small enough for it to make sense."""
-        for curve in curves:
-            curve.use()
+        self._corrections = sum(curve.corrections for curve in curves)
         if errors and min(errors) > _UNSURE:
             return False
         self._at = now + self._gap_ns

@@ -157,7 +157,7 @@ async def test_those_of_stages_have_values() -> None:
     assert found == control.solve(PROFILE, values=True, handovers=2)
 
 
-# Tables are solved again when the curve has moved by more than its error, and ever more seldom.
+# Tables are solved again while batches run, and ever more seldom.
 
 
 @virtual

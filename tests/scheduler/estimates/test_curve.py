@@ -97,7 +97,7 @@ class TestSizes:
     def test_an_exact_profile_is_never_corrected(self) -> None:
         curve = served(Curve(profile := Profile(WRONG)), TRUE, 500)
         assert curve.learned() == profile
-        assert (curve.error(3), curve.errors(), curve.moved()) == (0.0, (), False)
+        assert (curve.error(3), curve.errors(), curve.corrections) == (0.0, (), 0)
 
     @pytest.mark.parametrize("given", [(1, 0), (1, -5), (9, 100)])
     def test_what_says_nothing_of_a_size_changes_none(self, given: tuple[int, int]) -> None:
@@ -242,27 +242,6 @@ class TestAtOnce:
             curve.observe(1, MS, 1, others=0.0)
             curve.observe(1, 3 * MS, 3, others=2.0)
         assert curve.predict(1, 3) == pytest.approx(3 * MS, rel=0.08)
-
-
-class TestMoved:
-    def test_tables_are_solved_again_when_a_size_has_moved_or_is_known_much_better(self) -> None:
-        curve = Curve(Profile(TRUE, errors=(0.25,) * 8))
-        assert not curve.moved()
-        for _ in range(4):
-            curve.observe(1, TRUE[0])
-        assert curve.moved()  # much surer
-        curve.use()
-        assert not curve.moved()
-        served(curve, TRUE, 800, 0.05)
-        curve.use()
-        served(curve, WRONG, 400, 0.05)
-        assert curve.moved()
-
-    def test_a_device_that_is_slower_at_all_sizes_needs_no_other_tables(self) -> None:
-        curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 1_600, 0.03, spikes=0)
-        curve.use()
-        served(curve, [1.5 * ns for ns in TRUE], 200, 0.03, spikes=0)
-        assert not curve.moved()
 
 
 class TestHandover:
