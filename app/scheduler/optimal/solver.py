@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -45,22 +44,18 @@ def solve(
     *,
     idling: bool = True,
     states: int = 256,
-    tail: int = 0,
     start: Sequence[int] = (),
 ) -> Optimum:
     """The policy with the least mean latency.
 
     `rate` in rows per second. With `idling` False the device is never idle while rows wait. `states`: the largest
-    number of waiting rows kept, at least twice the largest batch. `tail`: rows to run while a full batch or more waits,
-    0 for what is best. `start`: a table to begin with, such as that of another rate: only faster.
+    number of waiting rows kept, at least twice the largest batch. `start`: a table to begin with, such as that of
+    another rate: only faster.
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(batch_ns, rate, states, tail_size=tail)
+    process = _Process(batch_ns, rate, states)
     allowed = process.allowed(idling)
-    if tail:
-        allowed[process.largest :] = False
-        allowed[process.largest :, tail] = True
     every = np.minimum(np.arange(process.states + 1), process.tail_size)
     table = np.asarray(start, dtype=np.int64) if len(start) == len(every) else every
     table[-1] = process.tail_size
@@ -87,17 +82,6 @@ def solve(
             break
         table = changed
     return process.optimum(lowest)
-
-
-def surely_fastest(batch_ns: Sequence[int], errors: Sequence[float]) -> int:
-    """The size of the highest throughput if that is significantly above that of the largest batch, else the largest.
-
-    `errors`: by size, standard errors of `batch_ns` as shares of it.
-    """
-    speeds = [size / time for size, time in enumerate(batch_ns, 1)]
-    best, largest = speeds.index(max(speeds)), len(speeds) - 1
-    surely = speeds[best] > speeds[largest] * (1 + hypot(errors[best], errors[largest]))
-    return (best if surely else largest) + 1
 
 
 def evaluate(batch_ns: Sequence[int], rate: float, table: Sequence[int], *, pad: bool = True) -> Optimum:

@@ -109,23 +109,19 @@ def solve(
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
-    return _of_one(profile.errors, times, loads or LOADS, valued=valued)
+    return _of_one(times, loads or LOADS, valued=valued)
 
 
-def _of_one(
-    errors: tuple[float, ...], times: tuple[int, ...], loads: Sequence[float], *, valued: bool
-) -> ControlTables:
-    """Tables for one worker. With `errors` of `times` the largest batch serves a long queue, unless another surely
-    serves more: of many sizes, the one measured too fast looks best."""
+def _of_one(times: tuple[int, ...], loads: Sequence[float], *, valued: bool) -> ControlTables:
+    """Tables for one worker."""
     from app.scheduler.optimal import solver  # imports numpy, which looking tables up does not need
 
-    tail = solver.surely_fastest(times, errors) if any(errors) else 0
-    peak = tail * 1e9 / times[tail - 1] if tail else Profile(times).peak  # rows/s
+    peak = Profile(times).peak  # rows/s
     states = max(_STATES, 2 * len(times))
     solved: list[Optimum] = []
     for load in loads:
         start = solved[-1].table if solved else ()
-        solved.append(solver.solve(times, load * peak, idling=False, states=states, tail=tail, start=start))
+        solved.append(solver.solve(times, load * peak, idling=False, states=states, start=start))
     worth = [solver.values(times, best) for best in solved] if valued else []
     return ControlTables(
         loads=tuple(loads),
