@@ -99,3 +99,14 @@ async def serving(script: Script) -> AsyncIterator[Server]:
 def model(infer: Script) -> Script:
     """Metadata for GET; `infer` for the rest."""
     return lambda connection, request: http(METADATA) if request.startswith(b"GET") else infer(connection, request)
+
+
+def sends(data: bytes, *, close: bool) -> Script:
+    """These bytes, whatever was asked; `close`: and the connection ends."""
+
+    def answer(connection: Scripted, request: bytes) -> None:
+        connection.transport.write(data)
+        if close:
+            connection.transport.close()
+
+    return answer

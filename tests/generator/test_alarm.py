@@ -11,15 +11,12 @@ from loadtest.generator import alarm
 from loadtest.generator.alarm import Alarm, LoopTimer, TimerFd, clock
 
 MS = 1_000_000
+Kind = Callable[[Callable[[], None]], Alarm]
+each_kind = pytest.mark.parametrize("kind", [LoopTimer, TimerFd])
 
 
-@pytest.fixture(params=[LoopTimer, TimerFd])
-def kind(request: pytest.FixtureRequest) -> Callable[[Callable[[], None]], Alarm]:
-    made: Callable[[Callable[[], None]], Alarm] = request.param
-    return made
-
-
-async def test_rings_in_order_and_never_early(kind: Callable[[Callable[[], None]], Alarm]) -> None:
+@each_kind
+async def test_rings_in_order_and_never_early(kind: Kind) -> None:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     start = clock()
@@ -41,7 +38,8 @@ async def test_rings_in_order_and_never_early(kind: Callable[[Callable[[], None]
     assert all(at >= instant for at, instant in zip(rung, due, strict=True))
 
 
-async def test_a_later_set_replaces_an_earlier(kind: Callable[[Callable[[], None]], Alarm]) -> None:
+@each_kind
+async def test_a_later_set_replaces_an_earlier(kind: Kind) -> None:
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     start = clock()
     bell = kind(lambda: done.set_result(clock()))
@@ -51,7 +49,8 @@ async def test_a_later_set_replaces_an_earlier(kind: Callable[[Callable[[], None
     bell.close()
 
 
-async def test_closed_is_silent(kind: Callable[[Callable[[], None]], Alarm]) -> None:
+@each_kind
+async def test_closed_is_silent(kind: Kind) -> None:
     rung: list[int] = []
     silent = kind(lambda: rung.append(1))
     silent.set(clock() + MS)

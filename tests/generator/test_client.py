@@ -13,14 +13,14 @@ from loadtest.generator import client
 from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.plan import Target
 
-from .scripted import Script, Scripted, http, serving
+from .scripted import Script, Scripted, http, sends, serving
 
 GET = b"GET /%d HTTP/1.1\r\n\r\n"
 OK = http(b"yes")
 
 
 class Rig:
-    """A pool, `count` requests for it, and the ends that it tells of."""
+    """A pool, `count` requests that it has been offered, and the ends that it tells of."""
 
     def __init__(self, pool: ConnectionPool, count: int) -> None:
         self.pool = pool
@@ -29,15 +29,13 @@ class Rig:
         self._count = count
         self.log = [TimedRequest(client.clock(), number) for number in range(count)]
         pool.begin(self._end)
+        for request in self.log:
+            pool.offer(request)
 
     def _end(self, request: TimedRequest) -> None:
         self.ends.append((request.pick, request.fault))
         if len(self.ends) == self._count:
             self._all.set_result(None)
-
-    def offer(self) -> None:
-        for request in self.log:
-            self.pool.offer(request)
 
     async def done(self) -> list[tuple[int, str]]:
         await asyncio.wait_for(asyncio.shield(self._all), 20)
@@ -56,21 +54,11 @@ def path(request: bytes) -> int:
     return int(request.split()[1][1:])
 
 
-def sends(data: bytes, *, close: bool) -> Script:
-    def answer(connection: Scripted, request: bytes) -> None:
-        connection.transport.write(data)
-        if close:
-            connection.transport.close()
-
-    return answer
-
-
 async def test_answers_and_their_times() -> None:
     async with serving(
         lambda _, request: http(b"%d" % path(request), X_Batch_Size=3, Server_Timing="total;dur=1")
     ) as server:
         async with rig(server.port, 20) as run:
-            run.offer()
             assert await run.done() == [(request, "") for request in range(20)]
         log = run.log
         assert [(one.answer, one.status) for one in log] == [(number, 200) for number in range(20)]
@@ -93,63 +81,45 @@ async def test_waits_for_a_connection_and_says_so() -> None:
         return None
 
     async with serving(hold) as server, rig(server.port, 3, limit=2) as run:
-        run.offer()
         assert await run.done() == [(0, ""), (1, ""), (2, "")]
         assert run.pool.most == 2
         first, second, third = run.log
         assert third.sent >= min(first.ended, second.ended) > third.offered
 
 
-async def test_status_other_than_200_keeps_the_connection() -> None:
-    async with (
-        serving(lambda _, request: http(b'{"error":"busy"}', 429)) as server,
-        rig(server.port, 3, limit=1) as run,
-    ):
-        run.offer()
-        assert await run.done() == [(request, 'status 429: {"error":"busy"}') for request in range(3)]
-        assert [one.status for one in run.log] == [429] * 3
-        assert len(server.connections) == 1
-
-
-async def test_body_that_ends_with_the_connection() -> None:
-    async with serving(sends(b"HTTP/1.1 200 OK\r\n\r\nyes", close=True)) as server, rig(server.port, 3, limit=1) as run:
-        run.offer()
-        assert {fault for _, fault in await run.done()} == {""}
-
-
-async def test_used_connection_that_the_server_closed_is_replaced() -> None:
-    def once(connection: Scripted, request: bytes) -> bytes | None:
-        if connection.served:
-            connection.transport.close()
-            return None
+def once(connection: Scripted, request: bytes) -> bytes | None:
+    """Answers the first request of each connection, and closes it at the second."""
+    if not connection.served:
         return OK
-
-    async with serving(once) as server, rig(server.port, 5, limit=1) as run:
-        run.offer()
-        assert {fault for _, fault in await run.done()} == {""}
-        assert len(server.connections) == 5
+    connection.transport.close()
+    return None
 
 
 @pytest.mark.parametrize(
-    ("script", "kind"),
+    ("script", "status", "kind", "connections"),
     [
-        (sends(b"", close=True), "closed"),
-        (sends(OK[:-1], close=True), "closed"),
-        (sends(b"SSH-2.0\r\n\r\n", close=False), "malformed"),
-        (sends(OK + b"more", close=False), "malformed"),
+        pytest.param(lambda _, request: http(b"busy", 429), 429, "status 429", 1, id="another-status-keeps-it"),
+        pytest.param(sends(b"HTTP/1.1 200 OK\r\n\r\nyes", close=True), 200, "", 3, id="a-body-that-ends-with-it"),
+        pytest.param(once, 200, "", 3, id="one-that-was-used-and-closed-is-replaced"),
+        pytest.param(sends(b"", close=True), 0, "closed", 3, id="no-answer"),
+        pytest.param(sends(OK[:-1], close=True), 0, "closed", 3, id="half-an-answer"),
+        pytest.param(sends(b"SSH-2.0\r\n\r\n", close=False), 0, "malformed", 3, id="no-http"),
+        pytest.param(sends(OK + b"more", close=False), 0, "malformed", 3, id="more-than-an-answer"),
     ],
 )
-async def test_what_is_no_answer_is_a_fault(script: Script, kind: str) -> None:
+async def test_what_ends_a_request_and_whether_its_connection_is_used_again(
+    script: Script, status: int, kind: str, connections: int
+) -> None:
     async with serving(script) as server, rig(server.port, 3, limit=1) as run:
-        run.offer()
-        assert [fault.partition(":")[0] for _, fault in await run.done()] == [kind] * 3
-        assert len(server.connections) == 3  # none is used again
+        faults = [fault for _, fault in await run.done()]
+    assert [fault.partition(":")[0] for fault in faults] == [kind] * 3
+    assert [one.status for one in run.log] == [status] * 3
+    assert len(server.connections) == connections
 
 
 async def test_no_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_SWEEP_S", 0.001)
     async with serving(lambda _, request: None) as server, rig(server.port, 5, limit=2, timeout_s=0.01) as run:
-        run.offer()
         faults = {fault for _, fault in await run.done()}
     assert faults == {"timeout: no answer after 0.01 s"}
     assert not any(one.status for one in run.log)
@@ -158,19 +128,16 @@ async def test_no_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_WAITING", 2)
     async with serving(lambda _, request: OK) as server, rig(server.port, 5, limit=1) as run:
-        run.offer()  # no connection is open yet
-        ends = await run.done()
+        ends = await run.done()  # of requests that come before a connection is open
     assert [fault.partition(":")[0] for _, fault in ends] == ["", "", "client queue", "client queue", "client queue"]
 
 
 async def test_answer_that_nobody_asked_for_ends_the_connection() -> None:
     async with serving(lambda _, request: OK) as server, rig(server.port, 1) as run:
-        run.offer()
         await run.done()
         server.connections[0].transport.write(http(b"idle", 408))
         await asyncio.wait_for(server.connections[0].lost.wait(), 20)
         again = Rig(run.pool, 1)
-        again.offer()
         assert await again.done() == [(0, "")]
         assert len(server.connections) == 2
 
@@ -184,7 +151,6 @@ async def test_leaving_closes_what_is_open() -> None:
 
     async with serving(silent) as server:
         async with rig(server.port, 2) as run:
-            run.offer()
             await asyncio.wait_for(both.wait(), 20)
         for connection in server.connections:
             await asyncio.wait_for(connection.lost.wait(), 20)

@@ -71,8 +71,6 @@ def test_judge(latencies: list[float], more: dict[str, Any], why: str) -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
-    monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
     monkeypatch.setattr(bench, "_SETTLE_S", 0.01)
     monkeypatch.setattr("gc.collect", lambda: 0)  # of all that the suite has loaded it takes longer than a run
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
@@ -81,18 +79,18 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def peak_of(slo_ms: float, told: Callable[[Try], None] = lambda tried: None) -> Peak:
     """Of a server that answers at once."""
     async with serving(model(lambda _, request: http(v2()))) as server:
-        plan = BenchPlan(url=server.url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
+        plan = BenchPlan(url=server.url, model="m", duration_s=0.05, warmup_s=0, repeats=2, max_lag_ms=1e5)
         return await find_peak(plan, slo_ms, told)
 
 
-@pytest.fixture
-def _three_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+def three_hundred(monkeypatch: pytest.MonkeyPatch, why: str = "too much") -> None:
     """The runs are real, the verdict is by rate: more than 300/s is too much."""
-    monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, "too much" if rate > 300 else ""))
+    monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, why if rate > 300 else ""))
 
 
-@pytest.mark.usefixtures("_quick", "_three_hundred")
-async def test_find_peak_reports_its_tries() -> None:
+@pytest.mark.usefixtures("_quick")
+async def test_find_peak_reports_its_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    three_hundred(monkeypatch)
     told: list[Try] = []
     found = await peak_of(1e5, told.append)
     assert found.tries == tuple(told)
@@ -101,8 +99,9 @@ async def test_find_peak_reports_its_tries() -> None:
     assert len(found.result.repeats) == 2
 
 
-@pytest.mark.usefixtures("_quick", "_three_hundred")
-async def test_a_peak_that_the_repeats_do_not_keep_is_lowered() -> None:
+@pytest.mark.usefixtures("_quick")
+async def test_a_peak_that_the_repeats_do_not_keep_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    three_hundred(monkeypatch)
     told: list[Try] = []
     with pytest.raises(ValueError, match="slo_ms: the repeats kept 1e-06 ms at no rate"):
         await peak_of(1e-6, told.append)
@@ -119,9 +118,7 @@ async def test_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick")
 async def test_where_the_client_was_the_limit_the_rate_below_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, f"{peak._LAG}: x" if rate > 300 else "")
-    )
+    three_hundred(monkeypatch, f"{peak._LAG}: x")
     with pytest.raises(Lagging, match="the load generator, not the server, was the limit") as caught:
         await peak_of(1e5)
     assert caught.value.result.plan.rate <= 300

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from generator.scripted import Scripted, http, serving
+from generator.scripted import http, sends, serving
 
 from loadtest.bench import __main__ as bench
 from loadtest.common.experiment import Experiment, Run
@@ -78,11 +78,7 @@ async def test_refusals_are_counted_by_their_status() -> None:
     ],
 )
 async def test_one_connection_takes_nothing_but_whole_200s(answer: bytes, why: str) -> None:
-    def script(connection: Scripted, request: bytes) -> None:
-        connection.transport.write(answer)
-        connection.transport.close()
-
-    async with serving(script) as server:
+    async with serving(sends(answer, close=True)) as server:
         with pytest.raises(LoadError, match=why):
             await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
 

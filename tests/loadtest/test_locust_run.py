@@ -5,6 +5,7 @@ Most runs are against a small server of our own making, which answers wrongly wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,8 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -34,57 +33,37 @@ TENSOR = {"datatype": "FP32", "shape": [-1, 4]}
 METADATA = {"name": "echo", "inputs": [{**TENSOR, "name": "x"}], "outputs": [{**TENSOR, "name": "y"}]}
 
 
-@dataclass
-class Given:
-    """How the server of a test answers its n-th inference (from 0): a status, and what becomes of the right data."""
-
-    status: Callable[[int], int] = lambda n: 200
-    data: Callable[[list[float]], list[float]] = lambda data: data
-
-
 class EchoServer(ThreadingHTTPServer):
-    """A V2 server of `echo`, JSON only."""
+    """A V2 server of `echo`, JSON only: the status of its n-th inference, and what becomes of the right data."""
 
     daemon_threads = True  # a client that is gone may have left its connection open
 
-    def __init__(self, given: Given) -> None:
+    def __init__(
+        self, status: Callable[[int], int] = lambda n: 200, data: Callable[[list[float]], list[float]] = list
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.given = given
+        self.status, self.data = status, data
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.numbers = itertools.count(1)
         self.count = 0
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def next(self) -> int:
-        with self.lock:
-            self.count += 1
-            return self.count - 1
 
 
 class Handler(QuietHandler):
     server: EchoServer
 
     def get(self) -> None:
-        if self.path == "/v2/models/echo":
-            self.tell(200, METADATA)
-        else:
-            self.tell(404, {"error": f"{self.path} is not known"})
+        known = self.path == "/v2/models/echo"
+        self.tell(200 if known else 404, METADATA if known else {"error": f"{self.path} is not known"})
 
     def post(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status = self.server.given.status(self.server.next())
-        (tensor,) = body["inputs"]
-        good = {"outputs": [{**tensor, "name": "y", "data": self.server.given.data(tensor["data"])}]}
+        (tensor,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+        self.server.count = number = next(self.server.numbers)
+        status = self.server.status(number)
+        good = {"outputs": [{**tensor, "name": "y", "data": self.server.data(tensor["data"])}]}
         self.tell(status, good if status == 200 else {"error": "no"})
 
     def tell(self, status: int, value: Any) -> None:
         self.answer(status, json.dumps(value).encode(), X_Batch_Size="3")
-
-
-def serving(given: Given) -> AbstractContextManager[EchoServer]:
-    return running(EchoServer(given))
 
 
 class LoadRun:
@@ -135,12 +114,12 @@ class LoadRun:
     def said(self) -> str:
         return "".join(self.lines)
 
+    def results(self) -> Any:
+        return json.loads((self.out / "results.json").read_text())
+
     def requests(self) -> dict[str, Any]:
         """Locust's statistics by name."""
         return {" ".join(row["name"].split()): row for row in self.results()["requests"]}
-
-    def results(self) -> Any:
-        return json.loads((self.out / "results.json").read_text())
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -193,7 +172,7 @@ def test_every_payload_against_a_real_server(load: Callable[..., LoadRun]) -> No
 
 
 def test_a_wrong_answer_fails_the_run(load: Callable[..., LoadRun]) -> None:
-    with serving(Given(data=lambda data: [0.0] * len(data))) as server:
+    with running(EchoServer(data=lambda data: [0.0] * len(data))) as server:
         run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
         run.until("All users spawned")
         eventually(lambda: server.count > 2)
@@ -207,7 +186,7 @@ def test_a_wrong_answer_fails_the_run(load: Callable[..., LoadRun]) -> None:
 
 def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> None:
     """Every other call is refused, so the first level breaks; an overload is what a ramp looks for, and no error."""
-    with serving(Given(status=lambda n: 429 if n % 2 else 200)) as server:
+    with running(EchoServer(status=lambda n: 200 if n % 2 else 429)) as server:
         run = load(
             "--host", server.url, "--model", "echo", "--users", "4", "--duration", "1h", "--shape", "ramp",
             "--hold", "3", "--max-failures", "0.1", "--max-p99-ms", "60000", "--pace", "100",
@@ -247,7 +226,7 @@ def fetch(url: str, method: str, path: str, form: dict[str, str] | None = None) 
 
 
 def test_the_page_runs_the_shape_that_it_is_told(load: Callable[..., LoadRun]) -> None:
-    with serving(Given()) as server:
+    with running(EchoServer()) as server:
         run = load("--host", server.url, "--model", "echo", "--web")
         page = run.until(r"Starting web interface at (http://[\d.:]+)")[1]
         for text in ("JsonUser", "BinaryUser", "ImageUser", "Steps", "Diurnal", "Spike", "Ramp", "max_p99_ms"):
