@@ -160,10 +160,6 @@ class Book:
         times = [first.predict(unit.size, unit.forecast.running, unit.forecast.length, lead)]
         return times + [one.compute(unit.size, unit.forecast.running, unit.forecast.length) for one in others]
 
-    def continued(self, unit: Unit) -> None:
-        """The unit, of the same id, with which a worker has gone on."""
-        self.units[unit.id] = unit
-
     def _advance(self, facts: RowFacts, unit: Unit, steps: int) -> None:
         program = self.programs[unit.program]
         facts.advanced = True
@@ -250,14 +246,11 @@ class Book:
             room = self._room(program.id, unit.klass, dict.fromkeys(self.programs, 0)) > 0
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
-                joiners = self._joiners(unit)
+                joiners = any(facts.entry.call.klass is unit.klass for facts in self.waiting[unit.program])
                 if program.policy.name == "adaptive" and joiners:
                     assert not unit.course.continue_without, "it goes on when rows end that others wait for"
                     check_joining(self, unit, most, scheduler)
                 assert program.policy.name == "adaptive" or not joiners, "a row waits that could join"
-
-    def _joiners(self, unit: Unit) -> bool:
-        return any(facts.entry.call.klass is unit.klass for facts in self.waiting[unit.program])
 
     def _check_batches(self, scheduler: Scheduler) -> None:
         """The batch table tells what its rows have been through, by what this Book knows of them."""

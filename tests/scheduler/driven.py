@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Outcome, Program, Step, Unit
+from app.scheduler.types import Call, DeviceSpec, Outcome, Program, Stage, Step, Unit
 
 from .world import Arrival, Trace, World, make_device, make_program
 
@@ -17,6 +18,17 @@ def scheduler_of(*programs: Program, device: DeviceSpec | None = None) -> Schedu
     for program in programs or (make_program(),):
         scheduler.add_program(program, 0)
     return scheduler
+
+
+def serving(*programs: Program) -> Scheduler:
+    """One worker of four rows, which goes on by itself from step to step and from stage to stage."""
+    return scheduler_of(*programs, device=make_device(4, multi_step=True))
+
+
+def writer(ident: int) -> Program:
+    """A model that writes texts, one after another, at 2 ms a step."""
+    cell = Stage(Profile((2_000_000,)), repeats=True)
+    return make_program(ident, stages=(cell,), policy="late", max_batch=1)
 
 
 def feed(scheduler: Scheduler, *calls: Call, now: int = 0) -> Step:

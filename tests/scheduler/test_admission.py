@@ -9,11 +9,11 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.queue import Patience
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage
 from planner.fleet import Setup, run
 from planner.profile_times import linear
 
-from .driven import feed, finish, scheduler_of
+from .driven import calls_of, feed, finish, scheduler_of, serving, writer
 from .test_scheduler import CURVE
 from .world import make_call, make_device, make_program
 
@@ -28,13 +28,15 @@ def backlog_ns(scheduler: Scheduler, now: int) -> int:
     return scheduler._admission.backlog_ns(-1, 0, (Klass.BEST_EFFORT, LOWEST_PRIORITY), now)
 
 
-class TestBacklog:
-    """Batches of 1, 2, 3, 4 rows take 10, 12, 14, 16 ms."""
+def of_four(batch_ns: tuple[int, ...] = CURVE, workers: int = 1, **options: object) -> Scheduler:
+    """Workers of four rows; batches of 1, 2, 3, 4 take 10, 12, 14, 16 ms unless told otherwise."""
+    return scheduler_of(make_program(batch_ns=batch_ns, max_batch=4, **options), device=make_device(*[4] * workers))
 
-    def test_units_at_once_share_it(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4, 4))
-        feed(scheduler, make_call(1, 16))
-        assert backlog_ns(scheduler, 0) == (16 + 16 + 16 + 16) // 2 * MS
+
+def test_units_at_once_share_the_backlog() -> None:
+    scheduler = of_four(workers=2)
+    feed(scheduler, make_call(1, 16))
+    assert backlog_ns(scheduler, 0) == (16 + 16 + 16 + 16) // 2 * MS
 
 
 class TestDeadline:
@@ -45,12 +47,7 @@ class TestDeadline:
 
     def test_of_a_text_of_another_model_its_turn_counts(self) -> None:
         """5 ms and a step, and 5 ms of one that waits; all of it for its own model, and for calls of less priority."""
-        cells = [
-            make_program(ident, stages=(Stage(Profile((2 * MS,)), repeats=True),), policy="late", max_batch=1)
-            for ident in (1, 2)
-        ]
-        plain = make_program(3, batch_ns=(MS,), policy="no_wait")
-        scheduler = scheduler_of(*cells, plain, device=make_device(4, multi_step=True))
+        scheduler = serving(writer(1), writer(2), make_program(3, batch_ns=(MS,), policy="no_wait"))
         feed(scheduler, make_call(1, lengths=(300,), priority=1))
 
         def refused(deadline: int, program: int = 3, priority: int = 1) -> bool:
@@ -68,32 +65,28 @@ class TestDeadline:
         """It joins between two steps, while the unit has room."""
         stages = (Stage(Profile((2 * MS,) * 2), repeats=True),)
         decoder = make_program(stages=stages, policy="late", max_batch=2, one_unit=True)
-        scheduler = scheduler_of(decoder, device=make_device(4, multi_step=True))
-        feed(scheduler, make_call(1, lengths=(300,)))
-        assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, MS, 0) is None
-        assert scheduler.admit(1, 2, Klass.REALTIME, 20 * MS, MS, 0) is not None
-        full = scheduler_of(decoder, device=make_device(4, multi_step=True))
-        feed(full, make_call(1, lengths=(300, 300)))
-        assert full.admit(1, 1, Klass.REALTIME, 20 * MS, MS, 0) is not None
+        for running, rows, admitted in ((1, 1, True), (1, 2, False), (2, 1, False)):
+            scheduler = serving(decoder)
+            feed(scheduler, make_call(1, lengths=(300,) * running))
+            assert (scheduler.admit(1, rows, Klass.REALTIME, 20 * MS, MS, 0) is None) == admitted
 
     def test_all_stages_of_another_model_count(self) -> None:
         """Its worker runs them as one unit, which gives no turn to others."""
         stages = tuple(Stage(Profile((50 * MS,))) for _ in range(2))
-        plain = make_program(2, batch_ns=(MS,), policy="no_wait")
-        scheduler = scheduler_of(make_program(stages=stages), plain, device=make_device(4, multi_step=True))
+        scheduler = serving(make_program(stages=stages), make_program(2, batch_ns=(MS,), policy="no_wait"))
         (unit,) = feed(scheduler, make_call(1)).start
         assert unit.course.steps == 2
         refused = [scheduler.admit(2, 1, Klass.REALTIME, at * MS, 0, 0) is not None for at in (100, 101)]
         assert refused == [True, False]
 
     def test_hint_is_the_backlog_without_the_newcomers(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
+        scheduler = of_four()
         feed(scheduler, make_call(1, 6))
         assert scheduler.admit(1, 1, Klass.REALTIME, 29 * MS, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 28 * MS)
 
     def test_scale_that_has_every_call_refused_returns(self) -> None:
         """A device that was slow for a while refuses all; as nothing runs then, only windows can undo it."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
+        scheduler = of_four()
         for now in range(60):
             finish(scheduler, feed(scheduler, make_call(now), now=now).start[0], now, compute_ns=60 * MS)
         assert scheduler.admit(1, 1, Klass.REALTIME, 15 * MS, 0) is not None
@@ -102,25 +95,16 @@ class TestDeadline:
         assert scheduler.admit(1, 1, Klass.REALTIME, 15 * MS, 0) is None
 
 
-class TestOverload:
-    """What is cut is judged again: rows that would end too late leave, and others take their places."""
-
-    def scheduler(self) -> tuple[Scheduler, Unit]:
-        """A worker of four rows, busy until 10."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
-        return scheduler, feed(scheduler, make_call(0)).start[0]
-
-    def test_late_rows_leave_when_the_unit_is_cut_and_others_take_their_places(self) -> None:
-        """At 10 a batch of four ends at 26: call 1 and 3 are late, so 2, 4, 5 and 6 run."""
-        scheduler, unit = self.scheduler()
-        deadlines = {1: 25, 2: 26, 3: 20, 4: None, 5: 90, 6: 27}
-        feed(scheduler, *(make_call(i, deadline=d and d * MS) for i, d in deadlines.items()))
-        step = finish(scheduler, unit, 10 * MS)
-        assert [(drop.call.id, drop.reason) for drop in step.drop] == [
-            (1, Reason.DEADLINE_UNREACHABLE), (3, Reason.DEADLINE_UNREACHABLE),
-        ]  # fmt: skip
-        assert [[row.call.id for row in unit.rows] for unit in step.start] == [[2, 4, 5, 6]]
-        assert sum(scheduler.states[1].queue.waiting) == 0
+def test_late_rows_leave_when_the_unit_is_cut_and_others_take_their_places() -> None:
+    """At 10, when the worker is free, a batch of four ends at 26: call 1 and 3 are late, so 2, 4, 5 and 6 run."""
+    scheduler = of_four()
+    (unit,) = feed(scheduler, make_call(0)).start
+    deadlines = {1: 25, 2: 26, 3: 20, 4: None, 5: 90, 6: 27}
+    feed(scheduler, *(make_call(i, deadline=d and d * MS) for i, d in deadlines.items()))
+    step = finish(scheduler, unit, 10 * MS)
+    assert [(drop.call.id, drop.reason) for drop in step.drop] == [(i, Reason.DEADLINE_UNREACHABLE) for i in (1, 3)]
+    assert [calls_of(unit) for unit in step.start] == [[2, 4, 5, 6]]
+    assert sum(scheduler.states[1].queue.waiting) == 0
 
 
 @full
@@ -146,16 +130,14 @@ class TestWhatGoesBefore:
     """Only work that goes before a call counts against its deadline."""
 
     def test_a_class_goes_before_every_priority(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=(10 * MS,) * 4, max_batch=4), device=make_device(4))
+        scheduler = of_four((10 * MS,) * 4)
         feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT, priority=1) for ident in range(40)))
         assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0, 9) is None
         assert scheduler.admit(1, 1, Klass.BEST_EFFORT, 20 * MS, 0, 9) is not None
 
     def test_both_count_with_a_best_effort_call_in_batches_of_their_own(self) -> None:
         """A batch runs, two more of best effort wait, and one of two real-time rows; its own row begins another."""
-        scheduler = scheduler_of(
-            make_program(policy="no_wait", batch_ns=(10 * MS,) * 4, max_batch=4), device=make_device(4)
-        )
+        scheduler = of_four((10 * MS,) * 4, policy="no_wait")
         feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT) for ident in range(4)))
         for ident in range(4, 14):
             scheduler.submit(make_call(ident, klass=Klass.BEST_EFFORT if ident < 12 else Klass.REALTIME), 0)

@@ -42,14 +42,14 @@ FOUND = {
         make_device(1, 2, 2, max_alive=5, classes=ClassSpec(budget_ns=100)),
         (make_program(stages=(KNOWN,), policy="preferred", max_batch=2, max_queue=4, max_delay_ns=0, max_alive=3),),
         (Arrival(0, lengths=(2,)), Arrival(0, lengths=(6, 12, 2), klass=Klass.BEST_EFFORT)),
-        oom_above=0, reprofile=((0, 1, BY_LENGTH),),
+        oom_above=0, inputs=((0, "reprofile", (1, BY_LENGTH)),),
     ),
     "tables-of-two-workers-for-unknown-times": Trace(
         make_device(1, 1, max_running=3, max_alive=2),
         (make_program(policy="window", max_batch=1, max_queue=4, max_delay_ns=0),),
         (Arrival(0, lengths=(2, 2, 2)),),
-        reprofile=((0, 1, Profile((100,))), (30, 1, Profile())),
-        control=((0, 1, next(one for one in tables() if one.workers == 2)),),
+        inputs=((0, "control", (1, next(one for one in tables() if one.workers == 2))),
+                (0, "reprofile", (1, Profile((100,)))), (30, "reprofile", (1, Profile()))),
     ),
     "a-batch-is-held-for-a-row-before-its-cell-that-has-no-room": Trace(
         make_device(2, max_alive=2),
@@ -72,7 +72,7 @@ FOUND = {
         THREE,
         (make_program(stages=(Stage(),) * 2, policy="window", max_batch=1, max_delay_ns=0),),
         (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
-        reprofile=((30, 1, Profile((60,))),),
+        inputs=((30, "reprofile", (1, Profile((60,)))),),
     ),
     "a-best-effort-unit-goes-on-into-a-stage-of-unknown-time": Trace(
         THREE,

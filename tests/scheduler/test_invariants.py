@@ -25,7 +25,6 @@ import json
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -40,9 +39,8 @@ from planner.replay import replay
 
 from .book import UNBOUNDED
 from .driven import scheduler_of
-from .world import Arrival, Trace, World, make_call, make_device, make_program
+from .world import Arrival, Input, Trace, World, make_call, make_device, make_program
 
-T = TypeVar("T")
 CI = repeatable(30)
 FEW = repeatable(20)
 
@@ -135,10 +133,10 @@ def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass], most: int) ->
     return tuple(replace(arrival, at=at) for at, arrival in zip(times, drawn, strict=True))
 
 
-def inputs(programs: int, values: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[tuple[int, int, T], ...]]:
-    """None to three times (time, program, value)."""
-    one = st.tuples(st.sampled_from([0, 30, 150]), st.integers(1, programs), values)
-    return st.lists(one, max_size=3).map(tuple)
+def inputs(name: str, programs: int, values: st.SearchStrategy[object]) -> st.SearchStrategy[list[Input]]:
+    """None to three of a name, each with a value for a program."""
+    told = st.tuples(st.integers(1, programs), values)
+    return st.lists(st.tuples(st.sampled_from([0, 30, 150]), st.just(name), told), max_size=3)
 
 
 @st.composite
@@ -154,10 +152,12 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both", most: in
         draw(arrivals(len(served), CLASSES[classes], most)),
         oom_above=draw(st.sampled_from([None, None, 0, 1, 2])),
         lose_unit=draw(st.sampled_from([None, None, None, 3])),
-        remove=draw(st.sampled_from([(), (), ((30, 1),)])),
-        ticks=draw(st.sampled_from([(), (100, 200)])),
-        control=draw(inputs(len(served), st.sampled_from([*tables(), None]))),
-        reprofile=draw(inputs(len(served), profiles)),
+        inputs=(
+            *draw(st.sampled_from([(), (), ((30, "remove_program", (1,)),)])),
+            *draw(st.sampled_from([(), ((100, "tick", ()), (200, "tick", ()))])),
+            *draw(inputs("control", len(served), st.sampled_from([*tables(), None]))),
+            *draw(inputs("reprofile", len(served), profiles)),
+        ),
         seed=draw(st.sampled_from([None, 1, 2])),
         pairs=draw(slowdowns),
     )

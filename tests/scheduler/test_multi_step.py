@@ -7,20 +7,17 @@ import pytest
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Klass, Operation, Outcome, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Klass, Operation, Outcome, Stage, Step, Unit
 
-from .driven import feed, finish, scheduler_of
+from .driven import feed, finish, serving, writer
 from .world import make_call, make_device, make_program
 
 # Units of several steps or stages, which a worker goes on with by itself until it is recalled.
 
 
+MS = 1_000_000
 STAGES = (Stage(Profile((10, 20))), Stage(Profile((30, 40))), Stage(Profile((50, 60))))
 CELL = (Stage(Profile((10, 20, 30, 40), handover_ns=5), repeats=True),)
-
-
-def serving(program: Program) -> Scheduler:
-    return scheduler_of(program, device=make_device(4, multi_step=True))
 
 
 def enter(scheduler: Scheduler, call: Call) -> Step:
@@ -50,30 +47,21 @@ class TestCells:
 
     def test_rows_of_another_program_take_their_turn(self) -> None:
         """Between two steps, after 5 ms: a text of 300 steps would keep them for as long."""
-        ms = 1_000_000
-        others = [make_program(ident, batch_ns=(ms,), policy="no_wait") for ident in (2, 3)]
-        cell = make_program(stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
-        scheduler = scheduler_of(cell, *others, device=make_device(4, multi_step=True))
+        scheduler = serving(writer(1), *(make_program(i, batch_ns=(MS,), policy="no_wait") for i in (2, 3)))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-        step = enter(scheduler, make_call(2, program=2, arrived=ms))
-        assert (step.recall, step.wake_at) == ([], 5 * ms)
-        enter(scheduler, make_call(3, program=3, arrived=2 * ms, priority=1))  # whose turn never comes
-        assert scheduler.step(5 * ms).recall == [unit]
+        step = enter(scheduler, make_call(2, program=2, arrived=MS))
+        assert (step.recall, step.wake_at) == ([], 5 * MS)
+        enter(scheduler, make_call(3, program=3, arrived=2 * MS, priority=1))  # whose turn never comes
+        assert scheduler.step(5 * MS).recall == [unit]
         served = []
         for now, steps in ((6, 3), (7, 1), (307, 297)):
-            (unit,) = end(scheduler, unit, now * ms, steps, ended=(0,) * (steps != 3)).start
+            (unit,) = end(scheduler, unit, now * MS, steps, ended=(0,) * (steps != 3)).start
             served.append((unit.program, unit.rows[0].call.id))
         assert served == [(2, 2), (1, 1), (3, 3)]
 
     def test_texts_take_longer_turns_without_others(self) -> None:
         """Of 20 ms, or of 5 where a row comes. All are older than it, and all but one of them did not run last."""
-        ms = 1_000_000
-        cells = [
-            make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
-            for ident in (1, 2, 3)
-        ]
-        plain = make_program(4, batch_ns=(ms,), policy="no_wait")
-        scheduler = scheduler_of(*cells, plain, device=make_device(4, multi_step=True))
+        scheduler = serving(*map(writer, (1, 2, 3)), make_program(4, batch_ns=(MS,), policy="no_wait"))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
         for ident in (2, 3):
             enter(scheduler, make_call(ident, program=ident, lengths=(300,), arrived=ident))
@@ -81,46 +69,38 @@ class TestCells:
         for turn in range(12):
             begun, text = now, unit.program != 4
             if not text:
-                now += ms
+                now += MS
             elif turn in {2, 8}:
-                now += 6 * ms
+                now += 6 * MS
                 enter(scheduler, make_call(10 + turn, program=4, arrived=now))
             else:
-                step = scheduler.step(begun + 6 * ms)
-                assert (step.recall, step.wake_at) == ([], begun + 20 * ms)
-                now += 20 * ms
+                step = scheduler.step(begun + 6 * MS)
+                assert (step.recall, step.wake_at) == ([], begun + 20 * MS)
+                now += 20 * MS
             scheduler.step(now)
             assert unit.course.recalled == text
-            (unit,) = end(scheduler, unit, now, max(1, (now - begun) // (2 * ms))).start
+            (unit,) = end(scheduler, unit, now, max(1, (now - begun) // (2 * MS))).start
             served.append(unit.program)
         assert served == [1, 2, 3, 4, 1, 2, 3, 1, 2, 4, 3, 1, 2]
 
     def test_a_text_with_a_deadline_waits_for_a_short_turn(self) -> None:
         """Its call was admitted for 5 ms and its own 2: at 20 ms it would be late."""
-        ms = 1_000_000
-        cells = [
-            make_program(ident, stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
-            for ident in (1, 2)
-        ]
-        for deadline, turn in ((12 * ms, 5 * ms), (None, 20 * ms)):
-            scheduler = scheduler_of(*cells, device=make_device(4, multi_step=True))
+        for deadline, turn in ((12 * MS, 5 * MS), (None, 20 * MS)):
+            scheduler = serving(writer(1), writer(2))
             (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-            assert deadline is None or scheduler.admit(2, 1, Klass.REALTIME, deadline, ms, 0) is None
-            step = enter(scheduler, make_call(2, program=2, lengths=(1,), arrived=ms, deadline=deadline))
+            assert deadline is None or scheduler.admit(2, 1, Klass.REALTIME, deadline, MS, 0) is None
+            step = enter(scheduler, make_call(2, program=2, lengths=(1,), arrived=MS, deadline=deadline))
             assert (step.recall, step.wake_at) == ([], turn)
             assert scheduler.step(turn).recall == [unit]
 
     def test_the_turn_of_others_is_as_long_whatever_their_batches(self) -> None:
         """A model of single rows would have one of them for 5 ms of the text."""
-        ms = 1_000_000
-        cell = make_program(stages=(Stage(Profile((2 * ms,)), repeats=True),), policy="late", max_batch=1)
-        single = make_program(2, batch_ns=(2 * ms,), policy="no_wait", max_batch=1)
-        scheduler = scheduler_of(cell, single, device=make_device(4, multi_step=True))
+        scheduler = serving(writer(1), make_program(2, batch_ns=(2 * MS,), policy="no_wait", max_batch=1))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-        enter(scheduler, make_call(2, rows=8, program=2, arrived=ms))
+        enter(scheduler, make_call(2, rows=8, program=2, arrived=MS))
         served, now = [], 0
         for _ in range(9):
-            now += 6 * ms if unit.program == 1 else 2 * ms
+            now += 6 * MS if unit.program == 1 else 2 * MS
             scheduler.step(now)
             (unit,) = end(scheduler, unit, now, 3 if unit.program == 1 else 1).start
             served.append(unit.program)

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import (
     Call,
@@ -93,6 +93,9 @@ class Arrival:
     extend: tuple[int, int | None] | None = None
 
 
+Input = tuple[int, str, tuple[Any, ...]]  # a time, a method of the scheduler, and what it is told besides
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     device: DeviceSpec
@@ -100,10 +103,7 @@ class Trace:
     arrivals: tuple[Arrival, ...]
     oom_above: int | None = None  # units of a greater size run out of memory
     lose_unit: int | None = None  # this unit takes the device with it
-    remove: tuple[tuple[int, int], ...] = ()  # (time, program)
-    ticks: tuple[int, ...] = ()
-    control: tuple[tuple[int, int, ControlTables | None], ...] = ()  # (time, program, tables)
-    reprofile: tuple[tuple[int, int, Profile], ...] = ()  # (time, program, batch times)
+    inputs: tuple[Input, ...] = ()  # those that are about no call
     seed: int | None = None  # of service times
     together: bool = False  # ends of units share the step of their time, too
     pairs: tuple[tuple[int, int, float], ...] = ()  # (program, program beside it, by how much the first is slowed)
@@ -119,7 +119,8 @@ class World:
         self.refusals: dict[int, Refusal] = {}
         self.left: dict[int, int] = {}  # when each call was done or dropped
         self.now = 0
-        patient = any(tables is not None and tables.beside is not None for _, _, tables in trace.control)
+        tables = [told[1] for _, name, told in trace.inputs if name == "control" and told[1] is not None]
+        patient = any(one.beside is not None for one in tables)
         self.book = Book(trace.device, trace.programs, patient=patient, exact=trace.seed is None)
         self.scheduler = RecordingScheduler(trace.device, sink=self.entries.append)
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
@@ -151,15 +152,10 @@ class World:
         self.book.pairs = pairs
         self.scheduler.pair(pairs, 0)
         for ident, arrival in enumerate(self.trace.arrivals):
-            self._at(arrival.at, Tie.SUBMIT, lambda i=ident, a=arrival: self._admit(i, a))
-        for at, program in self.trace.remove:
-            self._at(at, Tie.SUBMIT, lambda p=program: self.scheduler.remove_program(p, self.now))
-        for at, program, tables in self.trace.control:
-            self._at(at, Tie.SUBMIT, lambda p=program, t=tables: self.scheduler.control(p, t, self.now))
-        for at, program, profile in self.trace.reprofile:
-            self._at(at, Tie.SUBMIT, lambda p=program, m=profile: self.scheduler.reprofile(p, m, self.now))
-        for at in self.trace.ticks:
-            self._at(at, Tie.TICK, lambda: self.scheduler.tick(self.now))
+            self._at(arrival.at, Tie.SUBMIT, partial(self._admit, ident, arrival))
+        for at, name, told in self.trace.inputs:
+            act = partial(getattr(self.scheduler, name), *told, at)
+            self._at(at, Tie.TICK if name == "tick" else Tie.SUBMIT, act)
 
     def _turn(self) -> None:
         """One finished unit, or all other events of one time; then one step."""
@@ -264,7 +260,7 @@ class World:
         following = self.scheduler.units.get(unit.id)
         assert (following is not None) == continues
         if following is not None:
-            self.book.continued(following)
+            self.book.units[following.id] = following
             queue.appendleft((following, [took[-1]] * following.course.steps))
         if queue:
             self._begin(*queue[0])

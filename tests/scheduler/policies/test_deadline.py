@@ -166,7 +166,9 @@ def traces(draw: st.DrawFn) -> Trace:
         push_depth=draw(st.integers(1, 2)),
         push_ahead_ns=draw(st.sampled_from([0, MS])),
     )
-    return Trace(device, (program(given),), arrivals, seed=draw(st.sampled_from([None, 1])), ticks=(100 * MS,))
+    return Trace(
+        device, (program(given),), arrivals, seed=draw(st.sampled_from([None, 1])), inputs=((100 * MS, "tick", ()),)
+    )
 
 
 @repeatable(200)
