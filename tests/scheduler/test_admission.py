@@ -200,3 +200,18 @@ def test_calls_beyond_it_are_refused_and_large_ones_are_not() -> None:
     assert scheduler.admit(1, 1, Klass.BEST_EFFORT, None, S) is None
     scheduler.cancel(5, S)
     assert scheduler.admit(1, 5, Klass.REALTIME, None, S) is None
+
+
+def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
+    """A full queue refuses at the head of a request. As one row each, calls of 8 would ask for what fits."""
+    quick = linear(7, 0.6, 16)
+    program = make_program(batch_ns=quick.batch_ns, policy="no_wait", max_queue=32)
+    scheduler = scheduler_of(program, device=make_device(16))
+    for ident in range(4):
+        scheduler.submit(make_call(ident, 8), 0)
+    for _ in range(96):
+        assert scheduler.admit(1, 1, Klass.REALTIME, None, 0) is not None
+        scheduler.refused(1, 0, 0)
+    scheduler.tick(S)
+    assert scheduler.states[1].estimates.arrivals.rate == 800
+    assert scheduler.states[1].queue.demand_ns[Klass.REALTIME] / S == pytest.approx(800 / quick.peak, rel=1e-3)

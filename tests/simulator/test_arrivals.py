@@ -95,19 +95,17 @@ def test_bad_trace(tmp_path: Path, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    ["", "poison", "poisson:1", "gamma", "gamma:x", "gamma:-1", "gamma:1:2", "steps:1", "steps:0x5", "steps:1x0",
-     "diurnal:0:0.5", "diurnal:10:2", "diurnal:10", "bursty:0:1", "bursty:1"],
+    ("spec", "rate"),
+    [
+        *((spec, 1) for spec in ("", "poison", "poisson:1", "gamma", "gamma:x", "gamma:-1", "gamma:1:2", "steps:1",
+                                 "steps:0x5", "steps:1x0", "diurnal:0:0.5", "diurnal:10:2", "diurnal:10", "bursty:0:1",
+                                 "bursty:1")),
+        *(("poisson", rate) for rate in (None, 0, -1, float("nan"), float("inf"))),
+    ],
 )  # fmt: skip
-def test_spec_that_is_not_understood(spec: str) -> None:
-    with pytest.raises(ValueError, match="arrivals"):
-        make(spec, 1, 0)
-
-
-@pytest.mark.parametrize("rate", [None, 0, -1, float("nan"), float("inf")])
-def test_rate_that_is_none(rate: float | None) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        make("poisson", rate, 0)
+def test_what_is_no_spec_or_no_rate(spec: str, rate: float | None) -> None:
+    with pytest.raises(ValueError, match="^rate: " if spec == "poisson" else "^arrivals: "):
+        make(spec, rate, 0)
 
 
 # Lengths come from a spec and a seed, the same however they are taken.

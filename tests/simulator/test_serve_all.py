@@ -72,8 +72,8 @@ JAGGED = parse(
 
 def mean_ns(true: Sequence[int], load: float, table: Sequence[int], sizes: Sequence[int]) -> float:
     """The exact mean latency of a table on the true curve."""
-    peak = max(size * 1e9 / time for size, time in enumerate(true, 1))
-    return solver.evaluate([true[size - 1] for size in sizes], load * peak, table, pad=False).mean_ns
+    rate = load * Profile(tuple(true)).peak
+    return solver.evaluate([true[size - 1] for size in sizes], rate, table, pad=False).mean_ns
 
 
 def above_no_wait(true: Sequence[int], tables: ControlTables) -> list[float]:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, parse
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Program, Row, Stage, WorkerSpec
+from app.scheduler.estimates.profile import parse
+from app.scheduler.types import Klass
 from planner import sizing
 from planner.fleet import Setup, counted
 from planner.node import PROGRAM, Node
@@ -134,7 +133,6 @@ def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
 # What an autoscaler sees of a load: demand, which follows it.
 
 
-S = 1_000_000_000
 REQUESTS = 1000
 QUICK = linear(7, 0.6, 16)
 
@@ -166,22 +164,6 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
     for load in (0.5, 3.0):
         one = Setup(profile, load * peak, "adaptive", requests=REQUESTS, seed=1, lengths="fixed:20")
         assert drive(one, one.node(0), length=20) == pytest.approx(load, rel=0.15)
-
-
-def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
-    """A full queue refuses at the head of a request. As one row each, calls of 8 would ask for what fits."""
-    scheduler = Scheduler(DeviceSpec((WorkerSpec(16),)))
-    scheduler.add_program(
-        Program(PROGRAM, "m", (Stage(Profile(QUICK.batch_ns)),), PolicySpec("no_wait"), max_queue=32), 0
-    )
-    for number in range(4):
-        scheduler.submit(Call(number, PROGRAM, [Row() for _ in range(8)], Klass.REALTIME, 0, 0, None), 0)
-    for _ in range(96):
-        assert scheduler.admit(PROGRAM, 1, Klass.REALTIME, None, 0) is not None
-        scheduler.refused(PROGRAM, 0, 0)
-    scheduler.tick(S)
-    assert scheduler.states[PROGRAM].estimates.arrivals.rate == 800
-    assert scheduler.states[PROGRAM].queue.demand_ns[Klass.REALTIME] / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
 
 
 @full

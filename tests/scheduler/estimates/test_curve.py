@@ -221,19 +221,13 @@ class TestAtOnce:
 
     def test_a_batch_alone_is_asked_for_while_what_others_cost_is_unknown(self) -> None:
         curve = Curve(Profile((MS,), errors=(0.02,)), 2)
-        for _ in range(15):
-            curve.observe(1, MS, 2, others=1.0)
-        assert not curve.speed.crowded
-        curve.observe(1, MS, 2, others=1.0)
-        assert curve.speed.crowded
-        curve.observe(1, MS, 1, others=0.0)
-        assert not curve.speed.crowded
-        for _ in range(200):
-            curve.observe(1, MS, 2, others=1.0)
-            curve.observe(1, MS, 1, others=0.0)
-        for _ in range(20):
-            curve.observe(1, MS, 2, others=1.0)
-        assert not curve.speed.crowded  # by now it is known
+        crowded = []
+        for batches, others in ((15, 1), (1, 1), (1, 0), *[(1, 1), (1, 0)] * 200, (20, 1)):
+            for _ in range(batches):
+                curve.observe(1, MS, 1 + others, others=float(others))
+            crowded.append(curve.speed.crowded)
+        assert crowded[:3] == [False, True, False]
+        assert not crowded[-1]  # by now it is known
 
     def test_of_several_others_their_mean_number_counts(self) -> None:
         """Three at once are profiled twice as slow, and are three times so."""

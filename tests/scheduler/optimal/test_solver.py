@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
-from app.scheduler.estimates.profile import parse
+from app.scheduler.estimates.profile import Profile, parse
 from app.scheduler.optimal.solver import evaluate, solve, values
 from planner.profile_times import linear
 
@@ -24,15 +24,11 @@ CURVES = {
 }
 
 
-def peak(batch_ns: tuple[int, ...]) -> float:
-    return max(size * 1e9 / time for size, time in enumerate(batch_ns, 1))
-
-
 @full
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("load", [0.05, 0.9])
 def test_twice_the_states_give_the_same(curve: str, load: float) -> None:
-    rate = load * peak(CURVES[curve])
+    rate = load * Profile(CURVES[curve]).peak
     once = solve(CURVES[curve], rate)
     twice = solve(CURVES[curve], rate, states=512)
     assert twice.mean_ns == pytest.approx(once.mean_ns, rel=1e-9)
@@ -54,7 +50,7 @@ def test_single_rows_are_m_d_1(rho: float) -> None:
 @pytest.mark.parametrize("largest", [2, 3, 5])
 def test_small_batches_against_a_plain_solution(load: float, largest: int) -> None:
     batch_ns = linear(2, 1, largest).batch_ns
-    rate = load * peak(batch_ns)
+    rate = load * Profile(batch_ns).peak
     table = [min(waiting, largest) for waiting in range(300)]
     expected = mean_ns(batch_ns, rate, table.__getitem__)
     assert evaluate(batch_ns, rate, table).mean_ns == pytest.approx(expected, rel=1e-9)
@@ -65,7 +61,7 @@ def test_small_batches_against_a_plain_solution(load: float, largest: int) -> No
 @pytest.mark.parametrize("batch_ns", [(4 * MS, 5 * MS), (4 * MS, 7 * MS), (6 * MS, 5 * MS)], ids=str)
 def test_no_table_is_better(load: float, batch_ns: tuple[int, ...]) -> None:
     """All that can be done while up to four rows wait, tried out; more rows than that leave two at a time."""
-    rate = load * peak(batch_ns)
+    rate = load * Profile(batch_ns).peak
     times = batch_ns if batch_ns[0] <= batch_ns[1] else (batch_ns[1], batch_ns[1])
     tried = min(
         mean_ns(times, rate, [0, *actions, *[2] * 55].__getitem__, 60)
@@ -101,7 +97,7 @@ def test_what_cannot_be_solved() -> None:
 def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: float) -> None:
     """Jagged curves: tables that wait for k rows and run them, for every k."""
     batch_ns = tuple(curve)
-    rate = load * peak(batch_ns)
+    rate = load * Profile(batch_ns).peak
     best = solve(batch_ns, rate, states=64)
     assert all(rows or waiting < len(curve) for waiting, rows in enumerate(best.table)), "waits with a full batch"
     most = max(range(1, len(curve) + 1), key=lambda size: size / batch_ns[size - 1])
@@ -126,5 +122,5 @@ def test_values_of_states_are_those_of_the_policy() -> None:
 
 def test_a_long_queue_is_served_by_the_size_that_serves_most() -> None:
     times = (10 * MS, 11 * MS, 12 * MS, 17 * MS)
-    best = solve(times, 0.7 * peak(times), states=64)
+    best = solve(times, 0.7 * Profile(times).peak, states=64)
     assert (best.tail, best.table[40]) == (3, 3)

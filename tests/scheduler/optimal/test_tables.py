@@ -26,10 +26,6 @@ CURVES = {
 GRID = (0.1, 0.5, 0.9)
 
 
-def peak(batch_ns: tuple[int, ...]) -> float:
-    return max(size * 1e9 / time for size, time in enumerate(batch_ns, 1))
-
-
 @cache
 def solved(curve: str) -> ControlTables:
     return solve(Profile(CURVES[curve]), loads=GRID)
@@ -76,9 +72,10 @@ def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first(
 
 def test_tables_survive_the_json_of_a_record() -> None:
     tables = solved("jagged")
-    valued = solve(Profile(CURVES[next(iter(CURVES))][:4]), loads=(0.3, 0.5), values=True)
+    valued = solve(Profile(CURVES["jagged"][:4]), loads=(0.3, 0.5), values=True)
     assert len(valued.values) == len(valued.inside) == 2
-    for one in (tables, valued, hand_made(0.5)):
+    several = hand_made(0.5, workers=2, alone=(1,), beside=TimeLeft((1,), (4 * MS,), 2), others=(((0, 1), (0, 0)),))
+    for one in (tables, valued, several):
         assert TypeAdapter(ControlTables).validate_python(json.loads(json.dumps(asdict(one)))) == one
 
 
@@ -87,9 +84,9 @@ def test_tables_are_the_optimum_of_their_load(curve: str) -> None:
     batch_ns = CURVES[curve]
     tables = solved(curve)
     assert (tables.loads, tables.workers, len(tables.tables)) == (GRID, 1, 3)
-    assert tables.peak == pytest.approx(peak(batch_ns))
+    assert tables.peak == pytest.approx(Profile(batch_ns).peak)
     for table, load in zip(tables.tables, GRID, strict=True):
-        best = optimal.solve(batch_ns, load * peak(batch_ns), idling=False, states=128)
+        best = optimal.solve(batch_ns, load * Profile(batch_ns).peak, idling=False, states=128)
         assert table == best.table
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
 
@@ -112,7 +109,7 @@ class TestWorkers:
         times, half = self.TIMES[table], self.TIMES[min(2, -(-workers // 2) - 1)]
         beside = TimeLeft((2, 8), (times[1], times[7]), 8)
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
-        assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
+        assert tables.peak == pytest.approx(max(workers * Profile(times).peak, -(-workers // 2) * Profile(half).peak))
         rate = 0.5 * tables.peak
         best = two_workers.solve(
             Process(times, half, rate, beside, workers=workers), idling=False, tolerance=0.02, rounds=60
@@ -124,12 +121,8 @@ class TestWorkers:
         """Their peak is that of one, and hardly anything starts while a unit runs."""
         together = tuple(round(slow * time) for time in self.TIMES[0])
         tables = solve(replace(self.PROFILE, concurrency_ns={2: together}), workers=2, loads=GRID)
-        assert tables.peak == pytest.approx(peak(self.TIMES[0]))
+        assert tables.peak == pytest.approx(self.PROFILE.peak)
         assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
-
-    def test_they_survive_the_json_of_a_record(self) -> None:
-        tables = solve(self.PROFILE, workers=2, loads=(0.5,))
-        assert TypeAdapter(ControlTables).validate_python(json.loads(json.dumps(asdict(tables)))) == tables
 
 
 @pytest.mark.parametrize(
