@@ -13,7 +13,7 @@ from loadtest.generator import client
 from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.plan import Target
 
-from .scripted import Script, Scripted, http, sends, serving
+from .scripted import Scripted, http, sends, serving
 
 GET = b"GET /%d HTTP/1.1\r\n\r\n"
 OK = http(b"yes")
@@ -107,9 +107,7 @@ def once(connection: Scripted, request: bytes) -> bytes | None:
         pytest.param(sends(OK + b"more", close=False), 0, "malformed", 3, id="more-than-an-answer"),
     ],
 )
-async def test_what_ends_a_request_and_whether_its_connection_is_used_again(
-    script: Script, status: int, kind: str, connections: int
-) -> None:
+async def test_what_ends_a_request_and_whether_its_connection_is_used_again(script, status, kind, connections) -> None:
     async with serving(script) as server, rig(server.port, 3, limit=1) as run:
         faults = [fault for _, fault in await run.done()]
     assert [fault.partition(":")[0] for fault in faults] == [kind] * 3

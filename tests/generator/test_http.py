@@ -26,7 +26,6 @@ def fed(*pieces: bytes) -> Response | None:
 @pytest.mark.parametrize("answer", [PLAIN, CHUNKED, TRAILED, INTERIM])
 def test_any_pieces(answer: bytes) -> None:
     whole = fed(answer)
-    assert whole is not None
     assert (whole.status, whole.body, whole.keep) == (200, b"yes", True)
     assert fed(*(answer[i : i + 1] for i in range(len(answer)))) == whole
     for at in range(1, len(answer)):
@@ -44,7 +43,6 @@ def test_any_pieces(answer: bytes) -> None:
 )
 def test_keeps_the_connection(answer: bytes, keep: bool) -> None:
     found = fed(answer)
-    assert found is not None
     assert found.keep is keep
 
 
@@ -53,7 +51,6 @@ def test_body_until_the_end_of_the_connection() -> None:
     assert parser.feed(b"HTTP/1.1 200 OK\r\n\r\nye") is None
     assert parser.feed(b"s") is None
     found = parser.eof()
-    assert found is not None
     assert (found.body, found.keep) == (b"yes", False)
 
 

@@ -37,8 +37,7 @@ def parts(request: bytes) -> tuple[dict[str, str], bytes]:
 def decoded(request: bytes) -> dict[str, Any]:
     fields, body = parts(request)
     assert int(fields["Content-Length"]) == len(body)
-    found: dict[str, Any] = json.loads(body)
-    return found
+    return json.loads(body)
 
 
 def test_json_of_fixed_shapes() -> None:
@@ -144,9 +143,7 @@ def test_data_from_a_file(tmp_path: Path, payload: str) -> None:
         (X, {"data": "short.json"}, "expected a V2 inference request"),
     ],
 )
-def test_what_cannot_be_sent_is_named(
-    asked: ModelMetadata, options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_sent_is_named(asked, options, message, tmp_path: Path) -> None:
     short = '{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[1]}]}'
     for name, text in {"3.jpg": "", "half.json": "{", "none.json": "[]", "short.json": short}.items():
         (tmp_path / name).write_text(text)

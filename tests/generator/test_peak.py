@@ -36,7 +36,6 @@ def searched(limit: float, start: float) -> tuple[Try | None, Try, list[float]]:
 @given(st.floats(0.5, 1e5), st.floats(0.5, 1e4))
 def test_search_closes_in_on_the_limit(limit: float, start: float) -> None:
     low, high, rates = searched(limit, start)
-    assert low is not None
     assert low.rate <= limit < high.rate <= low.rate * (1 + PRECISION)
     assert len(rates) <= abs(math.log2(limit / start)) + 3 + 5
 

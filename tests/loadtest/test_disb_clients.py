@@ -47,8 +47,7 @@ def head(request: bytes) -> dict[str, Any]:
     """The JSON before the binary tensors."""
     lines, _, body = request.partition(b"\r\n\r\n")
     fields = dict(line.lower().split(b": ", 1) for line in lines.split(b"\r\n")[1:])
-    found: dict[str, Any] = json.loads(body[: int(fields[b"inference-header-content-length"])])
-    return found
+    return json.loads(body[: int(fields[b"inference-header-content-length"])])
 
 
 async def test_tasks_run_beside_one_another() -> None:

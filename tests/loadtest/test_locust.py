@@ -34,8 +34,7 @@ MIX = Mix("uniform:1:3", "uniform:2:9", seed=5)
 def told(request: Request) -> dict[str, Any]:
     """The JSON of a request, of a binary one its head."""
     length = request.headers.get(LENGTH)
-    found: dict[str, Any] = json.loads(request.body if length is None else request.body[: int(length)])
-    return found
+    return json.loads(request.body if length is None else request.body[: int(length)])
 
 
 # --- requests
@@ -131,7 +130,6 @@ class Service:
         """Seconds until the ramp ends by itself."""
         users = ramp.step(0.0, lambda: self.totals)
         for second in range(1, 1000):
-            assert users is not None
             self.second(users)
             users = ramp.step(float(second), lambda: self.totals)
             if users is None:

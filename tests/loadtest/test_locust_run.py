@@ -79,7 +79,6 @@ class LoadRun:
 
     def until(self, pattern: str) -> re.Match[str]:
         """Read on to a line like this."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
             if found := re.search(pattern, line):
@@ -100,7 +99,6 @@ class LoadRun:
 
     def end(self) -> int:
         """Read to the end; the exit status. A run that does not end is terminated, which is another status."""
-        assert self.process.stdout is not None
         limit = threading.Timer(PATIENCE_S, self.process.terminate)
         limit.start()
         try:
@@ -125,7 +123,6 @@ class LoadRun:
         if self.process.poll() is None:
             self.process.terminate()  # it ends its children itself
             self.process.wait(PATIENCE_S)
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 

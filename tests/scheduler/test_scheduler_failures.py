@@ -118,9 +118,7 @@ class TestLostDevice:
         step = finish(scheduler, first, error=Fault.DEVICE)
         assert left(step.drop) == [(i, Reason.DEVICE, -1) for i in range(3)]
         assert (step.start, step.wake_at) == ([], None)
-        refusal = scheduler.admit(1, 1, Klass.REALTIME, None, 0)
-        assert refusal is not None
-        assert refusal.reason is Reason.DEVICE
+        assert scheduler.admit(1, 1, Klass.REALTIME, None, 0).reason is Reason.DEVICE
         step = finish(scheduler, second)
         assert (step.start, step.done, step.drop) == ([], [], [])
         assert scheduler._ledger.alive == sum(scheduler.states[1].queue.waiting) == 0

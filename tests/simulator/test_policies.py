@@ -99,8 +99,6 @@ def test_peak_is_that_of_as_many_as_are_best() -> None:
 def test_adaptive_is_near_the_optimum(slow: float, load: float) -> None:
     profile = SLOWED[slow]
     best, adaptive, no_wait, _ = compared(profile, load * peak(profile))
-    assert adaptive is not None
-    assert no_wait is not None
     assert best.mean_ns * 0.999 < adaptive < 1.01 * best.mean_ns
     assert no_wait > 1.01 * best.mean_ns
 

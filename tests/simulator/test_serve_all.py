@@ -39,7 +39,6 @@ def test_it_bounds_the_exact_mean_and_is_within_four_percent(tau: float, alpha: 
     times, rate = line(tau, alpha), load / alpha * 1e3
     bound = bound_ns(times, rate)
     assert bound == pytest.approx(published(load / alpha, alpha, tau) * 1e6, rel=1e-6)
-    assert bound is not None
     exact = solver.evaluate(times, rate, [min(rows, LARGEST) for rows in range(400)], pad=False).mean_ns
     assert exact * (1 - 1e-4) <= bound <= 1.04 * exact
 

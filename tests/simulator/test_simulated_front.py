@@ -101,7 +101,6 @@ def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
     while front.due is not None:
         at = front.due
         work = front.pop(at)
-        assert work is not None
         done.append((at / MS, work.what))
     assert done == [(1, "first"), (2, "unit"), (3, "second")]
 

@@ -101,9 +101,7 @@ class TestPreferredSize:
             pytest.param(1e9, times(7, 0.6), 4, 4, id="no-more-than-the-largest"),
         ],
     )
-    def test_smallest_that_exceeds_the_rate(
-        self, rate: float, profile: tuple[int, ...], largest: int, expected: int
-    ) -> None:
+    def test_smallest_that_exceeds_the_rate(self, rate, profile, largest, expected) -> None:
         assert preferred_size(rate, Curve(Profile(profile)).predict, largest) == expected
 
 

@@ -68,9 +68,7 @@ WRONG = (8 * MS, *TRUE[1:4], 27 * MS, *TRUE[5:])  # two sizes were measured in a
 class TestSizes:
     @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize(("noise", "batches", "most"), [(0.03, 400, 0.03), (0.15, 1_600, 0.05), (0.3, 3_200, 0.1)])
-    def test_what_was_known_wrongly_is_learned_from_any_batches(
-        self, noise: float, batches: int, most: float, seed: int
-    ):
+    def test_what_was_known_wrongly_is_learned_from_any_batches(self, noise, batches, most, seed) -> None:
         curve = served(Curve(Profile(WRONG, errors=(0.25,) * 8)), TRUE, batches, noise, seed)
         assert off(curve, TRUE) <= most
         assert max(curve.errors()) <= most

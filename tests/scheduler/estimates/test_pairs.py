@@ -67,7 +67,5 @@ ITSELF = Paired("calls", "a1", 8, (Pair("calls", "a1", FULL),))
         pytest.param({0: CALLS._replace(pairs=()), 1: BULK}, {}, id="no-pairs"),
     ],
 )
-def test_only_what_was_measured_of_these_very_architectures_is_known(
-    programs: dict[int, Paired], expected: dict[tuple[int, int], float]
-):
+def test_only_what_was_measured_of_these_very_architectures_is_known(programs, expected) -> None:
     assert slowdowns(programs) == expected

@@ -140,7 +140,6 @@ class Watched(Busy):
         busy = {unit.worker for unit in self.book.units.values()}
         deadlines = [call.deadline for call in waiting if call.deadline is not None]
         if deadlines and 0 < len(waiting) < LARGEST and len(busy) < len(self.trace.device.workers):
-            assert self._timer is not None
             assert self._timer <= min(deadlines) - TIMES[len(waiting)]
 
 
