@@ -202,18 +202,17 @@ class TestContinuing:
         assert [row.call.id for row in following.rows] == [1, 2, 3]
 
 
-class TestStages:
-    @pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
-    def test_a_unit_of_another_program_is_at_stages_of_its_own(self, policy: str) -> None:
-        """Of which there may be more."""
-        scheduler = Scheduler(make_device(4, 4, 4, multi_step=True))
-        for ident, stages in ((1, STAGES + STAGES), (2, STAGES[:2])):
-            scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
-        (unit,) = enter(scheduler, make_call(1)).start
-        (unit,) = end(scheduler, unit, 40, 2, times=(10, 30)).start
-        assert (unit.stage, unit.course.steps) == (2, 4)
-        for ident in (2, 3):
-            assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
+@pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
+def test_a_unit_of_another_program_is_at_stages_of_its_own(policy: str) -> None:
+    """Of which there may be more."""
+    scheduler = Scheduler(make_device(4, 4, 4, multi_step=True))
+    for ident, stages in ((1, STAGES + STAGES), (2, STAGES[:2])):
+        scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
+    (unit,) = enter(scheduler, make_call(1)).start
+    (unit,) = end(scheduler, unit, 40, 2, times=(10, 30)).start
+    assert (unit.stage, unit.course.steps) == (2, 4)
+    for ident in (2, 3):
+        assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
 
 
 def test_parts_of_a_batch_are_as_old_as_it_and_closed() -> None:

@@ -48,17 +48,16 @@ def test_tables_are_those_of_the_load_with_the_hand_over() -> None:
     assert state.estimates.scale == pytest.approx((slower * 200 + 30) / 230)
 
 
-class TestObserve:
-    def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
-        state = state_of(TWO_STAGES, DEVICE)
-        for _ in range(50):
-            learn(state.estimates.latency, ran(2, 0), Outcome(0, None, 60), 0)
-            learn(state.estimates.latency, ran(2, 1), Outcome(0, None, 6), 0)
-        assert state.estimates.latency[0].speed.scale > 2.5
-        state.reprofile(Profile((100, 110)))
-        assert [latency.speed.scale > 2.5 for latency in state.estimates.latency] == [False, True]
-        assert (state.estimates.line.alpha, state.estimates.line.beta) == pytest.approx((90, 10))
-        assert state.estimates.latency[0].predict(2) == 110
+def test_what_was_learnt_begins_again_with_a_new_profile() -> None:
+    state = state_of(TWO_STAGES, DEVICE)
+    for _ in range(50):
+        learn(state.estimates.latency, ran(2, 0), Outcome(0, None, 60), 0)
+        learn(state.estimates.latency, ran(2, 1), Outcome(0, None, 6), 0)
+    assert state.estimates.latency[0].speed.scale > 2.5
+    state.reprofile(Profile((100, 110)))
+    assert [latency.speed.scale > 2.5 for latency in state.estimates.latency] == [False, True]
+    assert (state.estimates.line.alpha, state.estimates.line.beta) == pytest.approx((90, 10))
+    assert state.estimates.latency[0].predict(2) == 110
 
 
 class TestFull:

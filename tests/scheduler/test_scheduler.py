@@ -67,34 +67,32 @@ class TestDeadlines:
         assert ([call.id for call in step.done], step.drop) == ([1], [])
 
 
-class TestStages:
-    def test_a_bound_that_is_lowered_holds_for_rows_that_start_later(self) -> None:
-        """Rows alive beyond it run on together, so that they end soon."""
-        cell = make_program(1, stages=(Stage(repeats=True),), max_batch=4)
-        scheduler = scheduler_of(cell, device=make_device(4))
-        unit = feed(scheduler, make_call(1, 3)).start[0]
-        scheduler.bound(1, 2, 1)
-        scheduler.bound(1, 9, 1)  # never raised
-        scheduler.bound(7, 1, 1)  # gone
-        scheduler.submit(make_call(2, 4), 1)
-        step = finish(scheduler, unit, 2)
-        assert [len(unit.rows) for unit in step.start] == [3]
-        step = finish(scheduler, step.start[0], 3, ended=(0, 1, 2))
-        assert [len(unit.rows) for unit in step.start] == [2]
-        scheduler.tick(4)
-        assert scheduler.states[1].full == [2]
+def test_a_bound_that_is_lowered_holds_for_rows_that_start_later() -> None:
+    """Rows alive beyond it run on together, so that they end soon."""
+    cell = make_program(1, stages=(Stage(repeats=True),), max_batch=4)
+    scheduler = scheduler_of(cell, device=make_device(4))
+    unit = feed(scheduler, make_call(1, 3)).start[0]
+    scheduler.bound(1, 2, 1)
+    scheduler.bound(1, 9, 1)  # never raised
+    scheduler.bound(7, 1, 1)  # gone
+    scheduler.submit(make_call(2, 4), 1)
+    step = finish(scheduler, unit, 2)
+    assert [len(unit.rows) for unit in step.start] == [3]
+    step = finish(scheduler, step.start[0], 3, ended=(0, 1, 2))
+    assert [len(unit.rows) for unit in step.start] == [2]
+    scheduler.tick(4)
+    assert scheduler.states[1].full == [2]
 
 
-class TestPrograms:
-    def test_statistics(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
-        unit = feed(scheduler, make_call(1, 4)).start[0]
-        scheduler.tick(20 * MS)  # 200 rows a second: only four in 16 ms do better
-        assert scheduler.states[1].estimates.arrivals.rate == pytest.approx(200)
-        assert scheduler.policies[1].target(scheduler.states[1].estimates) == 3
-        finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
-        scale = scheduler.states[1].estimates.latency[0].speed.scale
-        assert 1.1 < scale < 1.5  # it took twice as long as predicted
-        scheduler.tick(60 * MS)
-        line = scheduler.states[1].estimates.line
-        assert (line.alpha, line.beta) == pytest.approx((scale * 8 * MS, scale * 2 * MS))
+def test_statistics_of_a_program() -> None:
+    scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
+    unit = feed(scheduler, make_call(1, 4)).start[0]
+    scheduler.tick(20 * MS)  # 200 rows a second: only four in 16 ms do better
+    assert scheduler.states[1].estimates.arrivals.rate == pytest.approx(200)
+    assert scheduler.policies[1].target(scheduler.states[1].estimates) == 3
+    finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
+    scale = scheduler.states[1].estimates.latency[0].speed.scale
+    assert 1.1 < scale < 1.5  # it took twice as long as predicted
+    scheduler.tick(60 * MS)
+    line = scheduler.states[1].estimates.line
+    assert (line.alpha, line.beta) == pytest.approx((scale * 8 * MS, scale * 2 * MS))

@@ -111,17 +111,16 @@ class TestOutOfMemory:
         assert [call.id for call in over.done] == [0]
 
 
-class TestLostDevice:
-    def test_every_call_leaves_and_nothing_starts_again(self) -> None:
-        scheduler = scheduler_of(device=make_device(1, 1))
-        first, second = feed(scheduler, *ones(3)).start
-        step = finish(scheduler, first, error=Fault.DEVICE)
-        assert left(step.drop) == [(i, Reason.DEVICE, -1) for i in range(3)]
-        assert (step.start, step.wake_at) == ([], None)
-        assert scheduler.admit(1, 1, Klass.REALTIME, None, 0).reason is Reason.DEVICE
-        step = finish(scheduler, second)
-        assert (step.start, step.done, step.drop) == ([], [], [])
-        assert scheduler._ledger.alive == sum(scheduler.states[1].queue.waiting) == 0
+def test_when_the_device_is_lost_every_call_leaves_and_nothing_starts_again() -> None:
+    scheduler = scheduler_of(device=make_device(1, 1))
+    first, second = feed(scheduler, *ones(3)).start
+    step = finish(scheduler, first, error=Fault.DEVICE)
+    assert left(step.drop) == [(i, Reason.DEVICE, -1) for i in range(3)]
+    assert (step.start, step.wake_at) == ([], None)
+    assert scheduler.admit(1, 1, Klass.REALTIME, None, 0).reason is Reason.DEVICE
+    step = finish(scheduler, second)
+    assert (step.start, step.done, step.drop) == ([], [], [])
+    assert scheduler._ledger.alive == sum(scheduler.states[1].queue.waiting) == 0
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait"])

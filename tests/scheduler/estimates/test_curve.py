@@ -236,22 +236,21 @@ class TestAtOnce:
         assert curve.predict(1, 3) == pytest.approx(3 * MS, rel=0.08)
 
 
-class TestHandover:
-    @pytest.mark.parametrize(
-        ("profiled", "observed", "expected"),
-        [
-            pytest.param(None, [300 * US] * 100, 0, id="nothing-is-learnt-where-there-is-none"),
-            pytest.param(140 * US, [], 140 * US, id="begins-as-profiled"),
-            pytest.param(140 * US, [140 * US], 140 * US, id="as-predicted"),
-            pytest.param(140 * US, [10**10], 147 * US, id="late-once"),
-            pytest.param(140 * US, [-(10**10)], 133 * US, id="negative-once"),
-            pytest.param(0, [-50 * US], 0, id="never-less-than-nothing"),
-            *(pytest.param(start * US, [400 * US] * 400, 400 * US, id=f"from-{start}") for start in (0, 140, 2_000)),
-        ],
-    )
-    def test_it_follows_what_is_observed(self, profiled: int | None, observed: list[int], expected: int) -> None:
-        handover = Handover(profiled)
-        for spent_ns in observed:
-            handover.observe(spent_ns)
-        assert handover.ns == pytest.approx(expected, rel=0.01)
-        assert handover.profiled_ns == (profiled or 0)
+@pytest.mark.parametrize(
+    ("profiled", "observed", "expected"),
+    [
+        pytest.param(None, [300 * US] * 100, 0, id="nothing-is-learnt-where-there-is-none"),
+        pytest.param(140 * US, [], 140 * US, id="begins-as-profiled"),
+        pytest.param(140 * US, [140 * US], 140 * US, id="as-predicted"),
+        pytest.param(140 * US, [10**10], 147 * US, id="late-once"),
+        pytest.param(140 * US, [-(10**10)], 133 * US, id="negative-once"),
+        pytest.param(0, [-50 * US], 0, id="never-less-than-nothing"),
+        *(pytest.param(start * US, [400 * US] * 400, 400 * US, id=f"from-{start}") for start in (0, 140, 2_000)),
+    ],
+)
+def test_the_hand_over_follows_what_is_observed(profiled: int | None, observed: list[int], expected: int) -> None:
+    handover = Handover(profiled)
+    for spent_ns in observed:
+        handover.observe(spent_ns)
+    assert handover.ns == pytest.approx(expected, rel=0.01)
+    assert handover.profiled_ns == (profiled or 0)

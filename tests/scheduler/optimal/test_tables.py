@@ -37,13 +37,12 @@ def hand_made(*loads: float, **options: object) -> ControlTables:
     return replace(tables, **options)  # type: ignore[arg-type]
 
 
-class TestLevel:
-    def test_nearest_by_brute_force(self) -> None:
-        tables = hand_made(*LOADS)
-        for rate in (0.1 * step + 0.0123 for step in range(1_200)):
-            load = rate / 100
-            nearest = min(range(len(LOADS)), key=lambda i: abs(LOADS[i] - load))
-            assert tables.level(rate, 1.0) == (nearest if load >= LOADS[0] / 2 else -1)
+def test_the_level_is_the_nearest_load() -> None:
+    tables = hand_made(*LOADS)
+    for rate in (0.1 * step + 0.0123 for step in range(1_200)):
+        load = rate / 100
+        nearest = min(range(len(LOADS)), key=lambda i: abs(LOADS[i] - load))
+        assert tables.level(rate, 1.0) == (nearest if load >= LOADS[0] / 2 else -1)
 
 
 @full

@@ -87,20 +87,19 @@ class TestCompany:
         assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
 
 
-class TestBacklog:
-    def test_rows_that_are_nearly_late_leave_so_that_units_keep_up(self) -> None:
-        """When the worker is free, at 38 ms, the first of 8 rows has 11 ms left, each other 2 ms more.
+def test_in_a_backlog_rows_that_are_nearly_late_leave_so_that_units_keep_up() -> None:
+    """When the worker is free, at 38 ms, the first of 8 rows has 11 ms left, each other 2 ms more.
 
-        One row would end in time with it. Deadlines of 48 ms allow 24 ms a unit, four rows, which take 22 ms: only two
-        rows have so long. Three take 18 ms: four leave, and the last one later.
-        """
-        scheduler = scheduler_of(program(), device=make_device(LARGEST))
-        (busy,) = feed(scheduler, make_call(0, LARGEST, deadline=900 * MS)).start
-        for n in range(1, 9):
-            scheduler.submit(make_call(n, arrived=(2 * n - 1) * MS, deadline=(2 * n + 47) * MS), 16 * MS)
-        step = finish(scheduler, busy, 38 * MS, compute_ns=38 * MS)
-        assert [drop.call.id for drop in step.drop] == [1, 2, 3, 4]
-        assert [[row.call.id for row in unit.rows] for unit in step.start] == [[5, 6, 7]]
+    One row would end in time with it. Deadlines of 48 ms allow 24 ms a unit, four rows, which take 22 ms: only two
+    rows have so long. Three take 18 ms: four leave, and the last one later.
+    """
+    scheduler = scheduler_of(program(), device=make_device(LARGEST))
+    (busy,) = feed(scheduler, make_call(0, LARGEST, deadline=900 * MS)).start
+    for n in range(1, 9):
+        scheduler.submit(make_call(n, arrived=(2 * n - 1) * MS, deadline=(2 * n + 47) * MS), 16 * MS)
+    step = finish(scheduler, busy, 38 * MS, compute_ns=38 * MS)
+    assert [drop.call.id for drop in step.drop] == [1, 2, 3, 4]
+    assert [[row.call.id for row in unit.rows] for unit in step.start] == [[5, 6, 7]]
 
 
 class TestLengths:

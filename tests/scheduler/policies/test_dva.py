@@ -83,32 +83,32 @@ class TestFigure3:
         ]  # fmt: skip
 
 
-class TestInput:
-    """D12."""
-
-    def test_the_window_is_the_first_stage_at_the_largest_batch(self) -> None:
-        """Counted from the batch before; the first one waits for nobody."""
-        requests = [Request(0, length=5), Request(1, length=5), Request(T // 2 + 1, length=5)]
-        ran = served("dva_input", LONG, *requests, device=make_device(4, 4), length_buckets=(5, 10))
-        begun = [(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
-        assert begun == [(0, 1), (T, 2)]
+# D12.
 
 
-class TestOperator:
-    """D7, D13."""
+def test_the_window_is_the_first_stage_at_the_largest_batch() -> None:
+    """Counted from the batch before; the first one waits for nobody."""
+    requests = [Request(0, length=5), Request(1, length=5), Request(T // 2 + 1, length=5)]
+    ran = served("dva_input", LONG, *requests, device=make_device(4, 4), length_buckets=(5, 10))
+    begun = [(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
+    assert begun == [(0, 1), (T, 2)]
 
-    @pytest.mark.parametrize(
-        ("remaining", "parts"),
-        [
-            pytest.param((10, 10, 10, 10), [1, 2, 3, 4], id="batching-is-free"),
-            pytest.param((10, 20, 30, 40), [1, 1, 1, 1], id="batching-brings-nothing"),
-            pytest.param((10, 12, 20, 24), [1, 2, 3, 2], id="two-fill-it"),
-            pytest.param((10, 20, 39, 39), [1, 1, 1, 4], id="equal-is-enough"),
-            pytest.param((), [1, 2, 3, 4], id="nothing-is-known"),
-        ],
-    )
-    def test_when_a_batch_is_split(self, remaining: tuple[int, ...], parts: list[int]) -> None:
-        assert [part_of(rows, remaining) for rows in (1, 2, 3, 4)] == parts
+
+# D7, D13.
+
+
+@pytest.mark.parametrize(
+    ("remaining", "parts"),
+    [
+        pytest.param((10, 10, 10, 10), [1, 2, 3, 4], id="batching-is-free"),
+        pytest.param((10, 20, 30, 40), [1, 1, 1, 1], id="batching-brings-nothing"),
+        pytest.param((10, 12, 20, 24), [1, 2, 3, 2], id="two-fill-it"),
+        pytest.param((10, 20, 39, 39), [1, 1, 1, 4], id="equal-is-enough"),
+        pytest.param((), [1, 2, 3, 4], id="nothing-is-known"),
+    ],
+)
+def test_when_a_batch_is_split(remaining: tuple[int, ...], parts: list[int]) -> None:
+    assert [part_of(rows, remaining) for rows in (1, 2, 3, 4)] == parts
 
 
 class TestLoad:
