@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 import pytest
@@ -80,19 +81,17 @@ def test_what_does_not_fit_is_named(given: Any, key: str) -> None:
 S = 1_000_000_000
 
 
-def play(workload: Workload, service: Callable[[Launch, int], int], seed: int = 0, **options: object) -> list[Played]:
-    """Answer each launch after `service(launch, number)` ns; a negative time is a failure after its absolute value."""
-    players = Players(workload, seed, **options)  # type: ignore[arg-type]
+def play(workload: Workload, service: Callable[[int], int], seed: int) -> list[Played]:
+    """Answer the launch of each number after `service(number)` ns."""
+    players = Players(workload, seed)
     events: list[tuple[int, int, int, Launch]] = []  # (time, 0 for an answer and 1 for a launch, sequence, launch)
     out: set[int] = set()
-    sequence = 0
+    numbers = count(1)
 
     def plan(launches: list[Launch], now: int) -> None:
-        nonlocal sequence
         for launch in launches:
             assert launch.at >= max(now, launch.due)
-            sequence += 1
-            heappush(events, (launch.at, 1, sequence, launch))
+            heappush(events, (launch.at, 1, next(numbers), launch))
 
     plan(players.begin(), 0)
     while events:
@@ -102,16 +101,12 @@ def play(workload: Workload, service: Callable[[Launch, int], int], seed: int = 
             assert launch.task not in out, "two requests of one task"
             out.add(launch.task)
             players.launched(launch, now)
-            heappush(events, (now + abs(service(launch, number)), 0, number, launch))
+            heappush(events, (now + service(number), 0, number, launch))
         else:
             out.discard(launch.task)
-            plan(players.ended(launch.task, now, service(launch, number) >= 0), now)
+            plan(players.ended(launch.task, now, True), now)
     assert players.over
     return players.played
-
-
-def tasks(*loads: Load, time_s: float = 1.0) -> Workload:
-    return Workload("w", time_s, tuple(Task(f"t{number}", load, "m") for number, load in enumerate(loads)))
 
 
 instants = st.lists(st.integers(0, 1500), max_size=40).map(lambda found: tuple(MS * one for one in sorted(found)))
@@ -124,12 +119,10 @@ loads = st.one_of(
 
 @repeatable(60)
 @given(st.lists(loads, min_size=1, max_size=3), st.lists(st.integers(0, 300), min_size=1, max_size=20), st.integers())
-def test_the_newest_instant_is_launched_and_the_others_are_dropped(
-    given_loads: list[Load], times: list[int], seed: int
-) -> None:
-    workload = tasks(*given_loads)
-    at_once = play(workload, lambda launch, number: 0, abs(seed))
-    found = play(workload, lambda launch, number: MS * times[number % len(times)], abs(seed))
+def test_the_newest_instant_is_launched_and_the_others_are_dropped(given_loads, times, seed) -> None:
+    workload = Workload("w", 1.0, tuple(Task(f"t{number}", load, "m") for number, load in enumerate(given_loads)))
+    at_once = play(workload, lambda number: 0, abs(seed))
+    found = play(workload, lambda number: MS * times[number % len(times)], abs(seed))
     for one, free_client in zip(found, at_once, strict=True):
         wanted = [due for due in one.task.load.trace if due < S]
         if one.task.load.kind != "trace":  # a client that is always free launches all
