@@ -11,6 +11,8 @@ from app.scheduler.types import Call, DeviceSpec, Outcome, Program, Stage, Step,
 
 from .world import Arrival, Trace, World, make_device, make_program
 
+MS = 1_000_000
+
 
 def scheduler_of(*programs: Program, device: DeviceSpec | None = None) -> Scheduler:
     """One worker of eight rows and one program, unless told otherwise."""
@@ -27,7 +29,7 @@ def serving(*programs: Program) -> Scheduler:
 
 def writer(ident: int) -> Program:
     """A model that writes texts, one after another, at 2 ms a step."""
-    cell = Stage(Profile((2_000_000,)), repeats=True)
+    cell = Stage(Profile((2 * MS,)), repeats=True)
     return make_program(ident, stages=(cell,), policy="late", max_batch=1)
 
 

@@ -13,14 +13,11 @@ from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage
 from planner.fleet import Setup, run
 from planner.profile_times import linear
 
-from .driven import calls_of, feed, finish, scheduler_of, serving, writer
+from .driven import MS, calls_of, feed, finish, scheduler_of, serving, writer
 from .test_scheduler import CURVE
 from .world import make_call, make_device, make_program
 
 # Whether a call may come: predictions from batch times, for the batch in which its rows will run.
-
-
-MS = 1_000_000
 
 
 def backlog_ns(scheduler: Scheduler, now: int) -> int:

@@ -9,13 +9,12 @@ from app.scheduler.rows.batches import BatchTable
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Operation, Outcome, Stage, Step, Unit
 
-from .driven import feed, finish, serving, writer
+from .driven import MS, feed, finish, serving, writer
 from .world import make_call, make_device, make_program
 
 # Units of several steps or stages, which a worker goes on with by itself until it is recalled.
 
 
-MS = 1_000_000
 STAGES = (Stage(Profile((10, 20))), Stage(Profile((30, 40))), Stage(Profile((50, 60))))
 CELL = (Stage(Profile((10, 20, 30, 40), handover_ns=5), repeats=True),)
 

@@ -14,9 +14,7 @@ from planner.fleet import Setup, run
 from planner.profile_times import linear
 from planner.simulated_front import FrontCosts, FrontWork, LoopPart, SimulatedFront
 
-from .runs import latencies, simulated
-
-MS = 1_000_000
+from .runs import MS, latencies, simulated
 
 
 def latencies_ms(times_ms: list[float], front: FrontCosts, **options: Any) -> list[float]:

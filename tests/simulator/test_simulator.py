@@ -24,9 +24,8 @@ from planner.replay import replay
 from planner.simulator import Simulator
 from planner.tally import Tally
 
-from .runs import simulated
+from .runs import MS, simulated
 
-MS = 1_000_000
 SHARED = parse(
     {"batch_ms": {"1": 5, "8": 9}, "concurrency": {"2": {"1": 7, "8": 16}, "3": {"1": 9, "8": 25}}, "max_batch": 8}
 )

@@ -12,12 +12,9 @@ from planner.replay import Replayed, replay
 from planner.simulated_device import SimulatedDevice
 from planner.tally import Tally, summary
 
-from .runs import recorded
+from .runs import MS, recorded
 
 # Figures of a run: percentiles true to 0.05 %, and parts that add up.
-
-
-MS = 1_000_000
 
 
 def tally_of(values: list[int]) -> Tally:

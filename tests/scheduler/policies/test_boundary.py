@@ -20,11 +20,10 @@ from app.scheduler.types import Formed, Row, Stage
 from planner.fleet import Setup, run
 from planner.profile_times import linear
 
-from ..driven import feed, finish, scheduler_of
+from ..driven import MS, feed, finish, scheduler_of
 from ..views import estimates_of, offer_of
 from ..world import make_call, make_program
 
-MS = 1_000_000
 LARGEST = 8
 FLAT = (4 * MS,) * LARGEST  # what remains takes as long for any number of rows
 STEEP = tuple(size * MS for size in range(1, LARGEST + 1))  # batching brings nothing

@@ -17,13 +17,12 @@ from app.scheduler.types import Klass, Program, Stage, Unit
 from planner.fleet import Setup, run
 
 from ..cells import Curve, sum_of_latencies
-from ..driven import calls_of, scheduler_of
+from ..driven import MS, calls_of, scheduler_of
 from ..world import make_call, make_device, make_program
 
 # Rows picked by length: the first always goes, so that nothing waits for ever; what goes beside it pays.
 
 
-MS = 1_000_000
 LARGEST = 8
 
 

@@ -18,10 +18,9 @@ from app.scheduler.policies import policy_for
 from app.scheduler.rows.ledger import LATE_TIMER_NS
 from app.scheduler.types import DeviceSpec, Program, Stage, Step
 
-from ..driven import feed, finish, scheduler_of
+from ..driven import MS, feed, finish, scheduler_of
 from ..world import Arrival, Trace, World, make_call, make_device, make_program
 
-MS = 1_000_000
 LARGEST = 8
 TIMES = tuple((6 + 4 * size) * MS for size in range(1, LARGEST + 1))  # each row more takes longer than timers are late
 PER_LENGTH = Profile(TIMES, by_length=((10, tuple(t // 2 for t in TIMES)), (100, TIMES)))
