@@ -49,97 +49,83 @@ def offered(
     return offer_of(ready, limit, 8, idle, estimates_of(control=tables, level=level, **known or {}), **more)
 
 
-def beside(column: int, now: int, scale: float = 1.0) -> list[Unit]:
-    """Another unit that has so many halves of its 20 ms left; at 0 there is none."""
+#: The same tables where the fastest size alone is one's own, and four rows are faster than three beside another unit.
+COMPANY = replace(TABLES, workers=2, alone=tuple(range(1, 9)))
+
+
+@pytest.mark.parametrize(
+    ("offer", "expected"),
+    [
+        pytest.param(offered(4), Cut(4, 4, "idle"), id="all"),
+        pytest.param(offered(5), Cut(4, 4, "table"), id="fewer-than-wait"),
+        pytest.param(offered(3), Cut(3, 4, "idle"), id="padded-where-faster"),
+        pytest.param(offered(8), Cut(8, 8, "full"), id="full"),
+        pytest.param(offered(500), Cut(8, 8, "full"), id="beyond-the-table"),
+        pytest.param(offered(5, level=1), Cut(5, 5, "idle"), id="at-another-level"),
+        pytest.param(offered(2, level=-1), Cut(2, 2, "idle"), id="hardly-any-load"),
+        pytest.param(offered(3, level=-1), Cut(3, 4, "idle"), id="padded-without-a-level"),
+        pytest.param(offered(8, limit=2, idle=(2,)), Cut(2, 2, "table"), id="small-worker"),
+        pytest.param(offered(3, limit=3, idle=(3,)), Cut(3, 3, "idle"), id="no-worker-takes-the-padding"),
+        pytest.param(offered(3, limit=3, idle=(4,)), Cut(3, 4, "idle"), id="a-worker-just-takes-it"),
+        pytest.param(offered(3, limit=3), Cut(3, 4, "idle"), id="padding-needs-no-room"),
+        pytest.param(offered(3, tables=COMPANY), Cut(3, 3, "idle"), id="not-padded-alone"),
+        pytest.param(offered(3, tables=COMPANY, running_and_free=(2, 1)), Cut(3, 4, "idle"), id="padded-in-company"),
+        pytest.param(offer_of(8, 8, 4), Cut(4, 4, "full"), id="a-trimmed-cell-runs-no-more-rows-than-pay"),
+    ],
+)
+def test_table_is_looked_up(offer: Offer, expected: Cut) -> None:
+    assert decide(offer) == expected
+
+
+def of_two(ready: int, column: int, now: int, scale: float = 1.0, **more: object) -> Offer:
+    """An offer of rows that wait since 6 ms; the other worker's unit has so many halves of its 20 ms left, or is none.
+
+    `scale`: by how much the device is slower than was measured.
+    """
     left = round(column * scale * 10 * MS)
-    return [Unit(0, 1, 1, 0, [], 4, Formed.IDLE, now, Forecast(left, now))] * bool(column)
+    beside = [Unit(0, 1, 1, 0, [], 4, Formed.IDLE, now, Forecast(left, now))] * bool(column)
+    return offered(ready, tables=SEVERAL, oldest_at=6 * MS, known={"scale": scale}, beside=beside, **more)
 
 
-class TestPolicy:
-    @pytest.mark.parametrize(
-        ("ready", "level", "expected"),
-        [
-            pytest.param(4, 0, Cut(4, 4, "idle"), id="all"),
-            pytest.param(5, 0, Cut(4, 4, "table"), id="fewer-than-wait"),
-            pytest.param(3, 0, Cut(3, 4, "idle"), id="padded-where-faster"),
-            pytest.param(8, 0, Cut(8, 8, "full"), id="full"),
-            pytest.param(500, 0, Cut(8, 8, "full"), id="beyond-the-table"),
-            pytest.param(5, 1, Cut(5, 5, "idle"), id="at-another-level"),
-            pytest.param(2, -1, Cut(2, 2, "idle"), id="hardly-any-load"),
-            pytest.param(3, -1, Cut(3, 4, "idle"), id="padded-without-a-level"),
-        ],
-    )
-    def test_table_is_looked_up(self, ready: int, level: int, expected: Cut) -> None:
-        assert decide(offered(ready, level)) == expected
+@pytest.mark.parametrize(
+    ("now", "offer", "expected"),
+    [
+        pytest.param(10, of_two(3, 0, 10 * MS), Cut(1, 1, "table"), id="both-are-free"),
+        pytest.param(10, of_two(3, 1, 10 * MS), Cut(2, 2, "table"), id="the-other-ends-soon"),
+        pytest.param(10, of_two(3, 2, 10 * MS), Hold(30 * MS), id="the-other-has-begun"),
+        pytest.param(10, of_two(4, 2, 10 * MS), Cut(4, 4, "idle"), id="enough-of-them"),
+        pytest.param(10, of_two(9, 2, 10 * MS), Cut(4, 4, "table"), id="beyond-the-table"),
+        pytest.param(35, of_two(3, 2, 35 * MS, 1.5), Hold(65 * MS), id="however-long-rows-have-waited"),
+        pytest.param(35, of_two(3, 2, 35 * MS, 1.5, due_at=60 * MS), Hold(60 * MS), id="before-a-deadline"),
+        pytest.param(60, of_two(3, 2, 60 * MS, 1.5, due_at=60 * MS), Cut(3, 3, "deadline"), id="due"),
+    ],
+)
+def test_where_the_other_worker_is_counts(now: int, offer: Offer, expected: Cut | Hold) -> None:
+    """A wait ends with its unit, which is looked for after the time of the largest batch, or before a deadline."""
+    assert decide(offer, now * MS) == expected
 
-    @pytest.mark.parametrize(
-        ("ready", "limit", "idle", "expected"),
-        [
-            pytest.param(8, 2, (2,), Cut(2, 2, "table"), id="small-worker"),
-            pytest.param(3, 3, (3,), Cut(3, 3, "idle"), id="no-worker-takes-the-padding"),
-            pytest.param(3, 3, (4,), Cut(3, 4, "idle"), id="a-worker-just-takes-it"),
-            pytest.param(3, 3, (8,), Cut(3, 4, "idle"), id="padding-needs-no-room"),
-        ],
-    )
-    def test_what_the_device_can_take(self, ready: int, limit: int, idle: tuple[int, ...], expected: Cut) -> None:
-        assert decide(offered(ready, limit=limit, idle=idle)) == expected
 
-    @pytest.mark.parametrize(
-        ("ready", "column", "expected"),
-        [
-            pytest.param(3, 0, Cut(1, 1, "table"), id="both-are-free"),
-            pytest.param(3, 1, Cut(2, 2, "table"), id="the-other-ends-soon"),
-            pytest.param(3, 2, Hold(30 * MS), id="the-other-has-begun"),
-            pytest.param(4, 2, Cut(4, 4, "idle"), id="enough-of-them"),
-            pytest.param(9, 2, Cut(4, 4, "table"), id="beyond-the-table"),
-        ],
-    )
-    def test_where_the_other_worker_is_counts(self, ready: int, column: int, expected: Cut | Hold) -> None:
-        offer = offered(ready, tables=SEVERAL, oldest_at=6 * MS, beside=beside(column, 10 * MS))
-        assert decide(offer, now=10 * MS) == expected
-
-    @pytest.mark.parametrize(
-        ("waiting", "error", "often", "tried"),
-        [
-            pytest.param(5, 0.2, 100, 5, id="all-rows"),
-            pytest.param(9, 0.2, 10, 6, id="a-size-that-may-be-the-fastest"),
-            pytest.param(9, 0.01, 10, 8, id="or-is"),
-        ],
-    )
-    def test_one_decision_in_so_many_is_not_followed(self, waiting: int, error: float, often: int, tried: int) -> None:
-        """While batch times are uncertain: here of six rows, which may serve more a second than eight."""
-        times = tuple(MS * rows for rows in (10, 11, 12, 13, 14, 15, 16, 17))
-        curve = Curve(Profile(times, errors=(*[0.01] * 5, error, 0.01, 0.01)))
-        policy = policy_class("adaptive")()
-        found = [policy.decide(offered(waiting, known={"latency": [curve]}), 0) for _ in range(2 * often)]
-        rows = [one.rows for one in found if isinstance(one, Cut)]
-        usual = TABLES.serve(0, waiting)
-        others = {number: ran for number, ran in enumerate(rows, 1) if ran != usual}
-        assert others == ({} if tried == usual else {often: tried, 2 * often: tried})
-        exact = {"latency": [Curve(Profile(times))]}
-        policy = policy_class("adaptive")()
-        assert {policy.decide(offered(waiting, known=exact), 0) for _ in range(often)} == {found[0]}
-
-    @pytest.mark.parametrize(
-        ("due", "now", "expected"),
-        [
-            pytest.param(1 << 62, 35 * MS, Hold(65 * MS), id="long"),
-            pytest.param(60 * MS, 35 * MS, Hold(60 * MS), id="before-a-deadline"),
-            pytest.param(60 * MS, 60 * MS, Cut(3, 3, "deadline"), id="due"),
-        ],
-    )
-    def test_a_wait_for_another_worker_ends(self, due: int, now: int, expected: Cut | Hold) -> None:
-        """When that ends, however long rows have waited; it is looked for after the time of the largest batch, on a
-        device that is as slow as it is. And before a deadline."""
-        others = beside(2, now, 1.5)
-        offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"scale": 1.5}, due_at=due, beside=others)
-        assert decide(offer, now) == expected
-
-    @pytest.mark.parametrize(("running", "size"), [(1, 3), (2, 4)])
-    def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
-        """Alone no size is faster than one's own, beside another unit four rows are faster than three."""
-        tables = replace(TABLES, workers=2, alone=tuple(range(1, 9)))
-        assert decide(offered(3, tables=tables, running_and_free=(running, 1))) == Cut(3, size, "idle")
+@pytest.mark.parametrize(
+    ("waiting", "error", "often", "tried"),
+    [
+        pytest.param(5, 0.2, 100, 5, id="all-rows"),
+        pytest.param(9, 0.2, 10, 6, id="a-size-that-may-be-the-fastest"),
+        pytest.param(9, 0.01, 10, 8, id="or-is"),
+    ],
+)
+def test_one_decision_in_so_many_is_not_followed(waiting: int, error: float, often: int, tried: int) -> None:
+    """While batch times are uncertain: here of six rows, which may serve more a second than eight."""
+    times = tuple(MS * rows for rows in (10, 11, 12, 13, 14, 15, 16, 17))
+    curve = Curve(Profile(times, errors=(*[0.01] * 5, error, 0.01, 0.01)))
+    policy = policy_class("adaptive")()
+    found = [policy.decide(offered(waiting, known={"latency": [curve]}), 0) for _ in range(2 * often)]
+    rows = [one.rows for one in found if isinstance(one, Cut)]
+    usual = TABLES.serve(0, waiting)
+    others = {number: ran for number, ran in enumerate(rows, 1) if ran != usual}
+    assert others == ({} if tried == usual else {often: tried, 2 * often: tried})
+    exact = {"latency": [Curve(Profile(times))]}
+    policy = policy_class("adaptive")()
+    assert {policy.decide(offered(waiting, known=exact), 0) for _ in range(often)} == {found[0]}
 
 
 @CI
@@ -192,7 +178,3 @@ def test_a_burst_is_seen_before_the_window_ends(ready: int, over_ms: int, level:
     """Tables 0 and 1 are for 100 and 900 rows a second. The window has seen its rate, and then these rows come."""
     known = estimates_of(control=TELLING, level=level, rate=(100.0, 900.0)[level])
     assert decide(offer_of(ready, 40, 40, (40,), known), over_ms * MS).rows == rows
-
-
-def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay() -> None:
-    assert decide(offer_of(8, 8, 4)) == Cut(4, 4, "full")
