@@ -10,7 +10,7 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Stage, Step
 
-from .driven import calls_of, feed, finish
+from .driven import calls_of, feed, finish, scheduler_of
 from .world import make_call, make_device, make_program
 
 REAL, BEST = Klass
@@ -21,21 +21,19 @@ PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
 def serving(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
     """Each program's batches take 10 for each row."""
     stages = options.pop("stages", (Stage(Profile(CURVE)),))
-    scheduler = Scheduler(make_device(*capacities, classes=ClassSpec(budget_ns=budget), **options))
-    for ident in range(1, programs + 1):
-        scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=4), 0)
-    return scheduler
+    device = make_device(*capacities, classes=ClassSpec(budget_ns=budget), **options)
+    models = (make_program(ident, stages=stages, policy="no_wait", max_batch=4) for ident in range(1, programs + 1))
+    return scheduler_of(*models, device=device)
 
 
 def staged(
-    *programs: tuple[int, ...], budget: int = 20, capacities: tuple[int, ...] = (1, 1, 1), **options: Any
+    *programs: tuple[int, ...], budget: int = 20, capacities: tuple[int, ...] = (1, 1, 1), multi_step: bool = True
 ) -> Scheduler:
     """Programs 1, 2 and so on, of one row, whose stages take so long; workers go on by themselves."""
-    scheduler = serving(*capacities, budget=budget, programs=0, **{"multi_step": True, **options})
-    for ident, times in enumerate(programs, 1):
-        stages = tuple(Stage(Profile((time,) if time else ())) for time in times)
-        scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
-    return scheduler
+    stages = [tuple(Stage(Profile((time,) if time else ())) for time in times) for times in programs]
+    models = (make_program(n, stages=one, policy="no_wait", max_batch=1) for n, one in enumerate(stages, 1))
+    device = make_device(*capacities, classes=ClassSpec(budget_ns=budget), multi_step=multi_step)
+    return scheduler_of(*models, device=device)
 
 
 def submit(scheduler: Scheduler, klass: Klass, *idents: int, now: int = 0, **options: Any) -> Step:
@@ -123,9 +121,9 @@ class TestBudget:
 
 def test_best_effort_starts_while_real_time_rows_are_held() -> None:
     """They wait for others to join them, not for the device: best effort delays them by its budget at most."""
-    scheduler = serving(4, programs=0, budget=20)
-    scheduler.add_program(make_program(1, policy="window", max_delay_ns=50), 0)
-    scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
+    holds = make_program(1, policy="window", max_delay_ns=50)
+    bulk = make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4)
+    scheduler = scheduler_of(holds, bulk, device=make_device(4, classes=ClassSpec(budget_ns=20)))
     submit(scheduler, REAL, 1)
     assert rows(submit(scheduler, BEST, 5, 6, 7, 8, program=2).start) == [[5, 6]]
 

@@ -11,6 +11,7 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Fault, Klass, Outcome, Row, Stage, Unit
 
+from .driven import scheduler_of
 from .world import make_device, make_program
 
 WAITING = 250  # more than the rows that are moved
@@ -35,13 +36,11 @@ class Seen(Row):
         super().__setattr__(name, value)
 
 
-def submit(scheduler: Scheduler, ident: int, rows: int = 1, **options: Any) -> None:
-    options = {"klass": Klass.REALTIME, "priority": 0, "deadline": None} | options
-    made: list[Row] = [Seen(ident, 3 + ident % 9) for _ in range(rows)]
-    for row in made:
-        row.stage = options.get("stage", 0)
-    call = Call(ident, 1, made, options["klass"], options["priority"], ident, options["deadline"])
-    scheduler.submit(call, ident)
+def submit(
+    scheduler: Scheduler, ident: int, klass: Klass, priority: int, rows: int = 1, deadline: int | None = None
+) -> None:
+    made = [Seen(ident, 3 + ident % 9) for _ in range(rows)]
+    scheduler.submit(Call(ident, 1, made, klass, priority, ident, deadline), ident)
 
 
 def visited(scheduler: Scheduler, unit: Unit, now: int, fault: Fault | None = None) -> tuple[int, list[Unit]]:
@@ -70,14 +69,13 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, pol
     stages = KINDS[kind]
     device = make_device(FULL, max_alive=FULL + 2 if wait == "no_room" else 1 << 30)
     program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
-    scheduler = Scheduler(device)
-    scheduler.add_program(program, 0)
+    scheduler = scheduler_of(program, device=device)
     others = Klass.BEST_EFFORT if wait in ("classes", "best_effort") else Klass.REALTIME
     own = Klass.BEST_EFFORT if wait == "best_effort" else Klass.REALTIME
-    submit(scheduler, 1, FULL, klass=own, priority=5, deadline=1 << 40)
+    submit(scheduler, 1, own, 5, FULL, deadline=1 << 40)
     units = scheduler.step(1).start
     for ident in range(2, WAITING + 2):
-        submit(scheduler, ident, klass=others if ident % 2 else own, priority=0 if wait in ("before", "no_room") else 5)
+        submit(scheduler, ident, others if ident % 2 else own, 0 if wait in ("before", "no_room") else 5)
     scheduler.step(WAITING + 2)
     total, now = 0, 10 * WAITING
     for number in range(STEPS):
