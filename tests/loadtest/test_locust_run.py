@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -129,15 +130,8 @@ class LoadRun:
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Callable[..., LoadRun]]:
     """Start a run: `load("--users", "2")`. Ended after the test, whatever happened."""
-    runs: list[LoadRun] = []
-
-    def start(*arguments: str) -> LoadRun:
-        runs.append(LoadRun(tmp_path / "out", *arguments))
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        run.close()
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(closing(LoadRun(tmp_path / "out", *arguments)))
 
 
 def template(report: Path) -> str:
