@@ -10,12 +10,11 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Operation, Outcome, Stage, Step, Unit
 
 from .driven import MS, feed, finish, serving, writer
-from .world import make_call, make_device, make_program
+from .world import make_call, make_program
 
 # Units of several steps or stages, which a worker goes on with by itself until it is recalled.
 
 
-STAGES = (Stage(Profile((10, 20))), Stage(Profile((30, 40))), Stage(Profile((50, 60))))
 CELL = (Stage(Profile((10, 20, 30, 40), handover_ns=5), repeats=True),)
 
 
@@ -33,17 +32,6 @@ def latency_of(scheduler: Scheduler, rows: int) -> int:
 
 
 class TestCells:
-    def test_whoever_comes_joins_at_the_next_step(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-        step = enter(scheduler, make_call(2, lengths=(1,), arrived=35))
-        assert step.recall == [unit]
-        assert not enter(scheduler, make_call(3, lengths=(1,), arrived=36)).recall  # once is enough
-        step = end(scheduler, unit, 45, 4)
-        assert [len(unit.rows) for unit in step.start] == [3]
-        assert step.start[0].course.steps == 1  # of the row that is shortest
-        assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
-
     def test_rows_of_another_program_take_their_turn(self) -> None:
         """Between two steps, after 5 ms: a text of 300 steps would keep them for as long."""
         scheduler = serving(writer(1), *(make_program(i, batch_ns=(MS,), policy="no_wait") for i in (2, 3)))
@@ -199,19 +187,6 @@ class TestContinuing:
         assert not enter(scheduler, make_call(3, lengths=(7,), arrived=141)).end_at_next_row, "once is enough"
         (following,) = end(scheduler, unit, 145, 7, ended=(0,)).start
         assert [row.call.id for row in following.rows] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
-def test_a_unit_of_another_program_is_at_stages_of_its_own(policy: str) -> None:
-    """Of which there may be more."""
-    scheduler = Scheduler(make_device(4, 4, 4, multi_step=True))
-    for ident, stages in ((1, STAGES + STAGES), (2, STAGES[:2])):
-        scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
-    (unit,) = enter(scheduler, make_call(1)).start
-    (unit,) = end(scheduler, unit, 40, 2, times=(10, 30)).start
-    assert (unit.stage, unit.course.steps) == (2, 4)
-    for ident in (2, 3):
-        assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
 
 
 def test_parts_of_a_batch_are_as_old_as_it_and_closed() -> None:

@@ -72,21 +72,6 @@ class TestBudget:
         assert (step.start, step.wake_at) == ([], None)
         assert finish(scheduler, unit, 65).start
 
-    def test_stages_to_come_count_where_they_are_longer(self) -> None:
-        """A worker goes on with them by itself."""
-        scheduler = staged((1, 19), (14,))
-        submit(scheduler, BEST, 1)
-        assert submit(scheduler, BEST, 2, program=2).start == []
-
-    def test_a_cell_counts_with_a_whole_step_until_it_ends(self) -> None:
-        """Its worker makes one after the other: what is left of the running one is not all that may come."""
-        cell = (Stage(Profile((15,)), repeats=True),)
-        scheduler = serving(1, 1, 1, budget=20, stages=cell, multi_step=True)
-        (unit,) = submit(scheduler, BEST, 1, lengths=(3,)).start
-        step = submit(scheduler, BEST, 2, now=14)
-        assert (unit.course.steps, step.start, step.wake_at) == (3, [], None)
-        assert rows(finish(scheduler, unit, 45, ended=(0,), steps=3).start) == [[2]]
-
     def test_no_wake_up_while_a_longer_stage_is_to_come(self) -> None:
         """Where one runs that is the longest left, there is room when the rest of it is short enough."""
 
@@ -96,21 +81,6 @@ class TestBudget:
             return submit(scheduler, BEST, 2, program=2, now=now).wake_at
 
         assert (wakes(5, 19, now=3), wakes(19, 5, now=3), wakes(5, 19, now=8)) == (None, 13, 18)
-
-    def test_what_has_unknown_times_runs_alone(self) -> None:
-        """Nothing starts beside it, and of its stages a worker runs only those that are known by itself."""
-        scheduler = staged((5, 0, 5), (5,))
-        (unit,) = submit(scheduler, BEST, 1).start
-        assert unit.course.steps == 1
-        (unit,) = finish(scheduler, unit, 5).start
-        assert (unit.course.steps, unit.forecast.predicted) == (2, 0)
-        assert submit(scheduler, BEST, 2, program=2, now=6).start == []
-        assert rows(finish(scheduler, unit, 9).start) == [[1], [2]]  # it has ended before its last stage
-
-    def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
-        scheduler = staged((15,), (5, 19))
-        submit(scheduler, BEST, 1)
-        assert [unit.course.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
 
     def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
         scheduler = serving(1, 1, budget=20, multi_step=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))

@@ -74,13 +74,6 @@ def test_finished_comes_first_and_has_a_step_of_its_own() -> None:
     ]  # fmt: skip
 
 
-def test_deadline_in_the_queue() -> None:
-    entries = feed([0, 10], Profile((100,)), deadline_ns=150)
-    drops = [(entry["t"], entry["step"]["drop"]) for entry in entries if entry.get("step", {}).get("drop")]
-    assert drops == []  # the second is refused: it could not be done in time
-    assert [entry["call"]["id"] for entry in entries if entry.get("in") == "submit"] == [1]
-
-
 def test_one_wake_a_node_however_many_deadlines() -> None:
     setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(1000))
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
