@@ -36,8 +36,8 @@ def oom_above(size: int) -> Callable[[Unit], Fault | None]:
     return lambda unit: Fault.OOM if unit.size > size else None
 
 
-def ones(n: int) -> list[Call]:
-    return [make_call(i) for i in range(n)]
+def ones(n: int, first: int = 0) -> list[Call]:
+    return [make_call(i) for i in range(first, first + n)]
 
 
 class TestSplit:
@@ -45,14 +45,8 @@ class TestSplit:
         scheduler = scheduler_of()
         units, over = run(scheduler, feed(scheduler, *ones(8)), bad(5))
         assert [calls_of(unit) for unit in units] == [
-            [0, 1, 2, 3, 4, 5, 6, 7],
-            [0, 1, 2, 3],
-            [4, 5, 6, 7],
-            [4, 5],
-            [4],
-            [5],
-            [6, 7],
-        ]
+            [0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7],
+        ]  # fmt: skip
         assert [unit.reason for unit in units] == ["full"] + ["retry"] * 6
         assert left(over.drop) == [(5, Reason.MODEL, 0)]
         assert [call.id for call in over.done] == [0, 1, 2, 3, 4, 6, 7]
@@ -62,9 +56,7 @@ class TestSplit:
         scheduler = scheduler_of(device=make_device(4))
         lengths = []
         for n in range(17):  # 96 units, three times the largest batch, must fail
-            units, over = run(
-                scheduler, feed(scheduler, *(make_call(10 * n + i) for i in range(4))), lambda _: Fault.MODEL
-            )
+            units, over = run(scheduler, feed(scheduler, *ones(4, 10 * n)), lambda _: Fault.MODEL)
             lengths.append(len(units))
         assert lengths == [7] * 13 + [5] + [1] * 3
         assert left(over.drop) == [(160 + i, Reason.MODEL, -1) for i in range(4)]  # no row is named
@@ -88,7 +80,7 @@ class TestOutOfMemory:
         units, over = run(scheduler, feed(scheduler, *ones(8)), oom_above(3))
         assert [unit.size for unit in units] == [8, 4, 2, 2, 2, 2]
         assert over.drop == []
-        units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 14))), oom_above(3))
+        units, _ = run(scheduler, feed(scheduler, *ones(4, 10)), oom_above(3))
         assert [calls_of(unit) for unit in units] == [[10, 11], [12, 13]]
 
     def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
