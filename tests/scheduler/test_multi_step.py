@@ -112,9 +112,8 @@ class TestJoining:
 
     LINEAR, FLAT = (10, 20, 30, 40), (10, 10, 10, 10)
 
-    def running(self, times: tuple[int, ...], policy: str = "adaptive") -> tuple[Scheduler, Unit]:
-        stages = (Stage(Profile(times, handover_ns=5 if times else None), repeats=True),)
-        scheduler = serving(make_program(stages=stages, policy=policy, max_batch=4))
+    def running(self, times: tuple[int, ...]) -> tuple[Scheduler, Unit]:
+        scheduler = serving(make_program(stages=(Stage(Profile(times, handover_ns=5), repeats=True),), max_batch=4))
         (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
         assert unit.course.steps == 7
         return scheduler, unit
