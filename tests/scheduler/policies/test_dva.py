@@ -111,22 +111,13 @@ def test_when_a_batch_is_split(remaining: tuple[int, ...], parts: list[int]) -> 
     assert [part_of(rows, remaining) for rows in (1, 2, 3, 4)] == parts
 
 
-class TestLoad:
-    """D6, D14, D7 with D6."""
+# D6, D14, D7 with D6.
 
-    def test_the_old_part_waits_at_its_next_boundary_for_the_late_one(self) -> None:
-        """Latecomers of a batch in its second stage run two stages, and all go on together (D6, Figure 8b)."""
-        ran = served("dva_load", FOUR, *[Request(0)] * 2, *[Request(T + 1)] * 2)
-        assert operations(ran) == [
-            (0, 2, Operation.NEW), (1, 2, Operation.CONTINUE), (0, 2, Operation.STRETCH), (1, 2, Operation.CONTINUE),
-            (2, 4, Operation.CONTINUE), (3, 4, Operation.CONTINUE),
-        ]  # fmt: skip
-        assert [end // T for end in ran.ended] == [6] * 4
 
-    def test_an_old_batch_is_not_stretched(self) -> None:
-        """Held twice, it is older than one row takes for all stages."""
-        requests = [Request(0), Request(1), Request(T + 1), Request(2 * T + 1), Request(3 * T + 1)]
-        ran = served("dva_load", (Stage(Profile((T,) * 8)),) * 3, *requests, max_batch=8)
-        stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
-        assert stretched == [T, 2 * T]
-        assert max(stretched) < 3 * T
+def test_an_old_batch_is_not_stretched() -> None:
+    """Held twice, it is older than one row takes for all stages."""
+    requests = [Request(0), Request(1), Request(T + 1), Request(2 * T + 1), Request(3 * T + 1)]
+    ran = served("dva_load", (Stage(Profile((T,) * 8)),) * 3, *requests, max_batch=8)
+    stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
+    assert stretched == [T, 2 * T]
+    assert max(stretched) < 3 * T
