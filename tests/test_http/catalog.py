@@ -8,12 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from lifespan import with_state
 from specs import spec as spec
 
 from app.contract import IndexEntry, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
 from app.http.auth import Auth
+from app.http.keys import keys_of
+
+LOCKED = Auth(keys_of("api_key", "sesame", None))
+KEY = {b"x-api-key": b"sesame"}
 
 
 @dataclass
@@ -94,14 +98,9 @@ class FakeCatalog:
         return self.models[name]
 
 
-def client(app: FastAPI, **state: Any) -> httpx.AsyncClient:
+def client(app: Any, **state: Any) -> httpx.AsyncClient:
     """A client whose requests carry `state` as the lifespan's state, as a server would."""
     state.setdefault("auth", Auth(control=True))
     state.setdefault("settings", SimpleNamespace(body_timeout_s=5.0))
-
-    async def stateful(scope: Any, receive: Any, send: Any) -> None:
-        scope["state"] = dict(state)
-        await app(scope, receive, send)
-
-    transport = httpx.ASGITransport(stateful, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(with_state(app, state), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://test")

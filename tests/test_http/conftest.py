@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +22,29 @@ def model() -> Echo:
 
 
 @pytest.fixture(params=["asgi", "direct"])
-def caller(request: pytest.FixtureRequest) -> MakeCaller:
-    """Make a Caller for each of both ways."""
-    way = request.param
+def caller(request: pytest.FixtureRequest, model: Echo) -> Iterator[MakeCaller]:
+    """Make a Caller, of `model` if of no other, for each of both ways. At the end nothing is held."""
+    made: list[Caller] = []
 
-    def make(model: Echo, **fields: Any) -> Caller:
-        return Caller(model, way, **fields)
+    def make(of: Echo = model, **options: Any) -> Caller:
+        made.append(Caller(of, request.param, **options))
+        return made[-1]
 
-    return make
+    yield make
+    for one in made:
+        assert (one.model.open_leases, one.resources.bodies.held) == (0, 0)
+
+
+@pytest.fixture
+def call(caller: MakeCaller) -> Caller:
+    """Of the model."""
+    return caller()
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What is freed is freed by its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -17,19 +17,22 @@ from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.body import Limits, Message, Receive, Scope, Send
+from app.http.inference_routes import X_CLASS
 from app.http.resources import Resources
 from app.lifecycle import Lifecycle
 
 from .catalog import FakeCatalog, FakeServed
 
+NO_HEADERS: Mapping[bytes, bytes] = {}
 LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
 class EchoLease:
-    """Holds its call's inputs; its waiter gets it back when `Echo.opened` says so."""
+    """Holds its call's inputs; its waiter gets them back where `Echo.opened` says so, else what the test gives."""
 
     rows = (0,)
     on_close: Callable[[], None] | None = None
+    on_piece: Callable[[int, Any, int], None] | None = None
 
     def __init__(self, model: Echo, inputs: Sequence[Any]) -> None:
         self._model = model
@@ -46,9 +49,19 @@ class EchoLease:
         self._waiter = waiter
         self._model.ran.set()
         if self._model.fails is not None:
-            waiter.set_exception(self._model.fails)
+            self.fail(self._model.fails)
         elif self._model.opened:
-            waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
+            self.answer([self._rows])
+
+    def give(self, row: int, piece: Any, tokens: int = 0) -> None:
+        assert self.on_piece is not None
+        self.on_piece(row, piece, tokens)
+
+    def answer(self, arrays: list[Any]) -> None:
+        self._waiter.set_result(Answer(arrays, 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
+
+    def fail(self, error: Exception) -> None:
+        self._waiter.set_exception(error)
 
     def run(self) -> Awaitable[Any]:
         return wait(self)
@@ -68,28 +81,6 @@ class EchoLease:
             self._model.open_leases -= 1
             if self.on_close is not None:
                 self.on_close()
-
-
-class PiecesLease(EchoLease):
-    """Has an answer when the test says so, and gives its pieces before."""
-
-    on_piece: Callable[[int, Any, int], None] | None = None
-
-    def submit(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-        if self._model.fails is not None:
-            waiter.set_exception(self._model.fails)
-        self._model.ran.set()
-
-    def give(self, row: int, piece: Any, tokens: int = 0) -> None:
-        assert self.on_piece is not None
-        self.on_piece(row, piece, tokens)
-
-    def answer(self, arrays: list[Any], lengths: list[int] | None = None) -> None:
-        self._waiter.set_result(Answer(arrays, 2_000_000, (0, 3_000_000, 0), 5, lengths=lengths))
-
-    def fail(self, error: Exception) -> None:
-        self._waiter.set_exception(error)
 
 
 @dataclass
@@ -151,34 +142,40 @@ class Reply:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def error(self) -> Any:
+        """The body has it and nothing else."""
+        found = self.json()
+        assert list(found) == ["error"]
+        return found["error"]
 
-@dataclass
+
 class Caller:
     """Sends requests to an HttpApp whose other routes answer 299: by ASGI alone, or as a client of the protocol.
 
-    `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path.
+    `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path. `options`: of Resources.
     """
 
-    model: Echo
-    way: str
-    health: Lifecycle = field(default_factory=Lifecycle)
-    options: dict[str, Any] = field(default_factory=dict)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        options = {"auth": Auth(), "connections": lambda: 1, **self.options}
-        self.resources = Resources(LIMITS, **options)
+    def __init__(self, model: Echo, way: str, **options: Any) -> None:
+        self.model, self.way = model, way
+        self.health = Lifecycle()
+        self.gone = asyncio.Event()
+        self.resources = Resources(LIMITS, **{"auth": Auth(), "connections": lambda: 1, **options})
         self.app = HttpApp(self._other, self.resources)
-        self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
+        self.state = {"catalog": FakeCatalog({"echo": {"1": model, "2": None}}), "health": self.health}
+
+    def connection(self) -> Connection:
+        """A new one to the HTTP protocol."""
+        return Connection(self.app, self.app.fast_path.take, self.state)
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async def __call__(
-        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None, method: str = "POST"
+        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] = NO_HEADERS, method: str = "POST"
     ) -> Reply:
-        lines = [(b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        lines = [(b"content-length", b"%d" % len(body)), *headers.items()]
         call = self._by_protocol if self.way == "direct" else self._by_asgi
         return await call(path, body, lines, method)
 
@@ -206,8 +203,8 @@ class Caller:
         return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
 
     async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        connection = Connection(self.app, self.app.fast_path.take, self.state)
-        others = self.options.get("connections", lambda: 1)() - 1
+        connection = self.connection()
+        others = self.resources.connections() - 1
         connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
         head = b"".join(b"%s: %s\r\n" % line for line in lines)
         connection.send(
@@ -237,8 +234,16 @@ def body(rows: int = 1, **fields: Any) -> bytes:
 
 INFER = "/v2/models/echo/infer"
 FRIENDLY = "/predict/echo"
+BULK = {X_CLASS: b"best_effort"}
+A_TEXT = {b"content-type": b"text/plain"}
 
 
 def with_code(model: Echo, **code: Any) -> Echo:
     """The model, with `decode` and `present` of its own."""
     return Echo(model.info, replace(model.model, **code))
+
+
+def of_default_class(model: Echo, klass: str) -> Echo:
+    """The model, whose requests are of this class unless they name one."""
+    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"default_class": klass}))
+    return model

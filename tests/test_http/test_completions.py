@@ -16,7 +16,7 @@ from app.errors import BadText, ModelFailed
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import WRITTEN
 
-from .echo import MakeCaller
+from .echo import Caller
 from .test_streaming import Reader, answered
 from .writers import Words, Writer, writer
 
@@ -59,8 +59,8 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"model": "echo", **fields}).encode()
 
 
-async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
-    found = await answered(caller(model), model, PLAIN, body(prompt=["a b", "c"]), "d e f", "g")
+async def test_whole_answers(call: Caller) -> None:
+    found = await answered(call, PLAIN, body(prompt=["a b", "c"]), "d e f", "g")
     assert found.pop("id").startswith("cmpl-")
     assert found.pop("created") > 0
     end = {"logprobs": None, "finish_reason": "length"}
@@ -71,7 +71,7 @@ async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
     }  # fmt: skip
     parts = [{"type": "text", "text": "three "}, {"type": "text", "text": "four"}]
     talk = [*HELLO, {"role": "assistant", "content": "yes"}, {"role": "user", "content": parts}]
-    found = await answered(caller(model), model, CHAT, body(messages=talk), "five")
+    found = await answered(call, CHAT, body(messages=talk), "five")
     assert found["id"].startswith("chatcmpl-")
     assert (found["object"], found["usage"]["prompt_tokens"]) == ("chat.completion", 5)
     message = {"role": "assistant", "content": "five", "refusal": None}
@@ -106,32 +106,29 @@ async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
         assert [one["text"] for one in choices] == ["three", " four", " five", ""]
 
 
-async def test_prompts_may_be_tokens(caller: MakeCaller, model: Writer) -> None:
+async def test_prompts_may_be_tokens(call: Caller) -> None:
     """As lm-eval sends them, several at a time."""
-    asking = caller(model)
-    for prompt, rows in (([5, 6, 7], 1), ([[5, 6, 7], [8]], 2)):
-        found = await answered(asking, model, PLAIN, body(prompt=prompt, max_tokens=3), *["a"] * rows)
-        assert found["usage"]["prompt_tokens"] == (3 if rows == 1 else 4)
-    error = (await asking(PLAIN, body(prompt=[[1], "a"]))).json()["error"]
-    assert error["param"] == "prompt[0]"
+    for prompt, texts, tokens in (([5, 6, 7], ["a"], 3), ([[5, 6, 7], [8]], ["a", "b"], 4)):
+        found = await answered(call, PLAIN, body(prompt=prompt, max_tokens=3), *texts)
+        assert found["usage"]["prompt_tokens"] == tokens
 
 
-async def test_too_many_prompts_are_not_read(caller: MakeCaller, model: Writer) -> None:
+async def test_too_many_prompts_are_not_read(call: Caller, model: Writer) -> None:
     """An empty one among them would be named, if they were."""
     model.info = replace(model.info, batching=model.info.batching.model_copy(update={"max_queue": 2}))
-    reply = await caller(model)(PLAIN, body(prompt=["a", "", "b"]))
-    assert reply.json()["error"]["message"].startswith("3 rows in one request: the queue of model 'echo' holds 2; send")
+    error = (await call(PLAIN, body(prompt=["a", "", "b"]))).error
+    assert error["message"].startswith("3 rows in one request: the queue of model 'echo' holds 2; send")
 
 
-async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:
-    asking, path = caller(model), "/v1/models/echo:predict"
+async def test_v1_takes_parameters(call: Caller, model: Writer) -> None:
+    path = "/v1/models/echo:predict"
     sent = json.dumps({"instances": ["one"], "parameters": {"max_tokens": 3, "truncate": 5}}).encode()
-    await answered(asking, model, path, sent, "two")
+    await answered(call, path, sent, "two")
     assert model.asked["parameters"] == {"max_tokens": 3}
     assert model.model.front.reader.cut == TextCut(5)  # type: ignore[union-attr]
     for none in ([1], [], 0, False, ""):
         sent = json.dumps({"instances": ["one"], "parameters": none}).encode()
-        assert (await asking(path, sent)).json() == {"error": "parameters: expected an object"}
+        assert (await call(path, sent)).error == "parameters: expected an object"
 
 
 #: Bodies of vllm bench serve, guidellm, lm-eval and AIPerf.
@@ -152,9 +149,9 @@ BENCHMARKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "asked"), BENCHMARKS)
-async def test_bodies_of_benchmarks(caller: MakeCaller, model: Writer, path: str, asked: dict[str, Any]) -> None:
+async def test_bodies_of_benchmarks(call: Caller, model: Writer, path: str, asked: dict[str, Any]) -> None:
     if "stream_options" not in asked:
-        found = await answered(caller(model), model, path, body(**asked), "two")
+        found = await answered(call, path, body(**asked), "two")
         assert found["usage"]["completion_tokens"] == 1
         return
     reader = Reader(model)
@@ -172,26 +169,26 @@ async def test_bodies_of_benchmarks(caller: MakeCaller, model: Writer, path: str
     assert first["usage"] == ({"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3} if each else None)
 
 
-async def test_conversations_as_other_servers_keep_them(caller: MakeCaller, model: Writer) -> None:
+async def test_conversations_as_other_servers_keep_them(call: Caller, model: Writer) -> None:
     """The template gets each content as one text, and the arguments of tools as objects."""
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    tool = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     talk = [
         {"role": "developer", "content": [{"type": "input_text", "text": "be brief"}]},
         {"role": "user", "content": "one", "name": "me"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [tool]},
         {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "two"}]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "never"}]},
         {"role": "assistant", "content": None, "refusal": "no more"},
         {"role": "user", "content": "three"},
     ]
-    await answered(caller(model), model, CHAT, body(messages=talk, add_special_tokens=False), "four")
+    await answered(call, CHAT, body(messages=talk, add_special_tokens=False), "four")
     messages = model.model.front.chat.reader.messages  # type: ignore[union-attr]
     assert [one["content"] for one in messages] == ["be brief", "one", "", "two", "never", "no more", "three"]
-    assert messages[2]["tool_calls"] == [{**call, "function": {"name": "f", "arguments": {"a": 1}}}]
+    assert messages[2]["tool_calls"] == [{**tool, "function": {"name": "f", "arguments": {"a": 1}}}]
     assert (messages[1]["name"], messages[3]["tool_call_id"]) == ("me", "c")
     for one in ({"role": "user", "content": None}, {"role": "assistant"}, {"role": "assistant", "tool_calls": [3]}):
-        error = (await caller(model)(CHAT, body(messages=[one]))).json()["error"]
-        assert error["param"] in ("messages[0].content", "messages[0].tool_calls"), error
+        param = (await call(CHAT, body(messages=[one]))).error["param"]
+        assert param in ("messages[0].content", "messages[0].tool_calls")
 
 
 @pytest.mark.parametrize(
@@ -206,10 +203,8 @@ async def test_conversations_as_other_servers_keep_them(caller: MakeCaller, mode
         ({"truncation_side": "left"}, None),
     ],
 )
-async def test_how_a_prompt_is_cut(
-    caller: MakeCaller, model: Writer, asked: dict[str, Any], cut: TextCut | None
-) -> None:
-    await answered(caller(model), model, PLAIN, body(prompt="one two", **asked), "three")
+async def test_how_a_prompt_is_cut(call: Caller, model: Writer, asked: dict[str, Any], cut: TextCut | None) -> None:
+    await answered(call, PLAIN, body(prompt="one two", **asked), "three")
     assert model.model.front.reader.cut == cut  # type: ignore[union-attr]
     assert model.asked["parameters"] == {"do_sample": True}
 
@@ -239,12 +234,9 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
     reader = Reader(model)
     await reader.begin(PLAIN, body(prompt="one", stream=True))
     model.last.piece("two", 1)
-    model.last.fail(ModelFailed("it raised"))
-    await reader.connection.done()
-    _, last = reader.events
-    assert last == {
-        "error": {"message": "it raised", "type": "server_error", "param": None, "code": "model_failed"},
-    }  # fmt: skip
+    await reader.fail(ModelFailed("it raised"))
+    error = {"message": "it raised", "type": "server_error", "param": None, "code": "model_failed"}
+    assert reader.events[1:] == [{"error": error}]
 
 
 @pytest.mark.parametrize(
@@ -259,10 +251,9 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
     ],
 )  # fmt: skip
 async def test_what_the_model_is_asked(
-    caller: MakeCaller, model: Writer, asked: dict[str, Any], given: dict[str, Any]
+    call: Caller, model: Writer, asked: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    path = f"{PLAIN}?timeout_ms=5&total_timeout_ms=7"
-    await answered(caller(model), model, path, body(prompt="one", **asked), "two")
+    await answered(call, f"{PLAIN}?timeout_ms=5&total_timeout_ms=7", body(prompt="one", **asked), "two")
     assert Parameters.read(model.asked["parameters"]).model_dump(exclude_unset=True) == given
     assert (model.asked["timeout_us"], model.asked["total_timeout_us"]) == (5000, 7000)
 
@@ -271,6 +262,9 @@ async def test_what_the_model_is_asked(
     ("path", "asked", "param", "message"),
     [
         (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
+        (PLAIN, {"prompt": [[1], "a"]}, "prompt[0]", "expected a text"),
+        (PLAIN, {"prompt": "a", "messages": HELLO}, "messages", ""),
+        (CHAT, {"prompt": "a", "messages": HELLO}, "prompt", ""),
         (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
         (PLAIN, {"prompt": "a", "logprobs": 0}, "logprobs", "expected False, got 0: probabilities of"),
         (PLAIN, {"prompt": "a", "truncate": "MIDDLE"}, "truncate", "expected true, false, NONE, START, END or a"),
@@ -293,24 +287,17 @@ async def test_what_the_model_is_asked(
         (CHAT, {"messages": [{"role": "user", "content": "no"}]}, "messages", "refused by the model's chat template"),
     ],
 )  # fmt: skip
-async def test_what_is_wrong_is_named(
-    caller: MakeCaller, model: Writer, path: str, asked: dict[str, Any], param: str, message: str
-) -> None:
-    asking = caller(model)
-    reply = await asking(path, body(**asked))
-    error = reply.json()["error"]
-    assert (reply.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
-    assert error["message"].startswith(f"{param}: {message}"), error
-    assert model.open_leases == 0
+async def test_what_is_wrong_is_named(call: Caller, path: str, asked: dict[str, Any], param: str, message: str) -> None:
+    reply = await call(path, body(**asked))
+    told = {name: reply.error[name] for name in ("type", "param", "code")}
+    assert (reply.status, told) == (400, {"type": "invalid_request_error", "param": param, "code": "bad_request"})
+    assert reply.error["message"].startswith(f"{param}: {message}")
+
+
+async def test_a_model_without_a_chat_template(call: Caller, model: Writer) -> None:
     model.model.front.chat = None  # type: ignore[union-attr, misc]
-    error = (await asking(CHAT, body(messages=HELLO))).json()["error"]
+    error = (await call(CHAT, body(messages=HELLO))).error
     assert error["message"] == "model: 'echo' has no chat template; ask it with /v1/completions"
-
-
-async def test_the_other_routes_field_is_not_passed_over(caller: MakeCaller, model: Writer) -> None:
-    for path, other in ((PLAIN, "messages"), (CHAT, "prompt")):
-        error = (await caller(model)(path, body(prompt="one", messages=HELLO))).json()["error"]
-        assert (error["param"], error["code"]) == (other, "bad_request")
 
 
 #: What each field of OpenAI's clients may say beside its default; one that is not here is a 400 that names it.
@@ -326,14 +313,13 @@ TAKEN: dict[str, Any] = {
     ("path", "resource"), [(PLAIN, openai.resources.Completions), (CHAT, openai.resources.chat.Completions)]
 )
 async def test_every_field_of_its_client_is_taken_or_refused_by_name(
-    caller: MakeCaller, model: Writer, path: str, resource: type[Any]
+    call: Caller, path: str, resource: type[Any]
 ) -> None:
     own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}  # the client's, not the API's
     fields = set(inspect.signature(resource.create).parameters) - own
     needed = {"prompt": "one"} if path == PLAIN else {"messages": HELLO}
-    asking = caller(model)
     for name in sorted(fields - set(TAKEN)):
-        error = (await asking(path, body(**needed, **{name: "odd"}))).json()["error"]
+        error = (await call(path, body(**needed, **{name: "odd"}))).error
         assert (error["param"], error["type"]) == (name, "invalid_request_error")
     for name in sorted(fields & set(TAKEN) - {"stream"}):
-        await answered(asking, model, path, body(**{**needed, name: TAKEN[name]}), "two")
+        await answered(call, path, body(**{**needed, name: TAKEN[name]}), "two")

@@ -67,27 +67,6 @@ def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
     assert sum(connection.closed for connection in connections) == 3
 
 
-def test_a_lost_connection_leaves_no_timer(clock: Clock) -> None:
-    waiting = IdleConnections(5)
-    (connection,) = opened(waiting, clock, 1)
-    waiting.lost(connection)
-    assert clock.timers == []
-
-
-def test_a_client_that_reads_nothing_is_cut(clock: Clock) -> None:
-    """In as long as one may wait for a request. While it reads, however slowly, it is neither cut nor closed."""
-    waiting = IdleConnections(5)
-    slow, stuck = opened(waiting, clock, 2)
-    slow.left = stuck.left = (1000, 0)
-    for left in range(900, 600, -100):
-        clock.pass_s(5)
-        slow.left = (left, 0)
-    assert (slow.closed, slow.is_cut, stuck.is_cut) == (False, False, True)
-    slow.left = None
-    clock.pass_s(5)
-    assert (slow.closed, slow.is_cut) == (True, False)
-
-
 def test_a_closed_connection_whose_last_answer_is_not_read_is_cut(clock: Clock) -> None:
     waiting = IdleConnections(5)
     (connection,) = opened(waiting, clock, 1)

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.http.auth import Auth
 from app.http.cors import Cors
-from app.http.keys import keys_of
 
+from .catalog import LOCKED
 from .echo import INFER, Echo, MakeCaller, body
 
-LOCKED = Auth(keys_of("api_key", "sesame", None))
 SHOP = b"https://shop.example"
 PLAIN = Cors(("https://shop.example", "http://localhost:3000"))
 ANY = Cors(("*",))
@@ -51,12 +49,12 @@ READABLE = {
 async def test_every_answer_can_be_read(
     caller: MakeCaller, model: Echo, path: str, sent: bytes, status: int, options: dict[str, Any]
 ) -> None:
-    calls = caller(model, options={"cors": PLAIN, **options})
-    reply = await calls(path, sent, {b"origin": SHOP})
+    call = caller(cors=PLAIN, **options)
+    reply = await call(path, sent, {b"origin": SHOP})
     assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
     if status == 200:
         model.full = frozenset({"realtime"})
-        refused = await calls(path, sent, {b"origin": SHOP})
+        refused = await call(path, sent, {b"origin": SHOP})
         assert (refused.status, cors_of(refused.headers)) == (429, READABLE)
 
 
@@ -74,29 +72,25 @@ async def test_every_answer_can_be_read(
     ],
 )  # fmt: skip
 async def test_only_those_that_are_allowed(
-    caller: MakeCaller, model: Echo, front: Cors | None, headers: dict[bytes, bytes], found: dict[str, str]
+    caller: MakeCaller, front: Cors | None, headers: dict[bytes, bytes], found: dict[str, str]
 ) -> None:
-    reply = await caller(model, options={"cors": front})(INFER, body(), headers)
+    reply = await caller(cors=front)(INFER, body(), headers)
     assert (reply.status, cors_of(reply.headers)) == (200, found)
 
 
 @pytest.mark.parametrize("path", [INFER, "/nowhere"])
-async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: str) -> None:
-    options = {"cors": PLAIN, "auth": LOCKED, "connections": lambda: 4}
+async def test_a_preflight_needs_no_key(caller: MakeCaller, path: str) -> None:
     asks = {**ASKS, b"access-control-request-headers": b"content-type,x-api-key"}
-    reply = await caller(model, options=options)(path, b"", asks, "OPTIONS")
+    reply = await caller(cors=PLAIN, auth=LOCKED, connections=lambda: 4)(path, b"", asks, "OPTIONS")
     assert (reply.status, reply.body) == (204, b"")
     assert cors_of(reply.headers) == {
-        **READABLE,
-        "access-control-allow-methods": "GET, HEAD, POST",
+        **READABLE, "access-control-allow-methods": "GET, HEAD, POST", "access-control-max-age": "600",
         "access-control-allow-headers": "content-type,x-api-key",
-        "access-control-max-age": "600",
-    }
+    }  # fmt: skip
 
 
-async def test_a_preflight_of_others_says_why(caller: MakeCaller, model: Echo) -> None:
-    asks = {**ASKS, b"origin": b"https://elsewhere.example"}
-    reply = await caller(model, options={"cors": PLAIN})(INFER, b"", asks, "OPTIONS")
+async def test_a_preflight_of_others_says_why(caller: MakeCaller) -> None:
+    reply = await caller(cors=PLAIN)(INFER, b"", {**ASKS, b"origin": b"https://elsewhere.example"}, "OPTIONS")
     assert reply.status == 400
-    assert "'https://elsewhere.example' may not call this server" in reply.json()["error"]
+    assert "'https://elsewhere.example' may not call this server" in reply.error
     assert cors_of(reply.headers) == {"vary": "origin"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -11,16 +9,13 @@ from fastapi import FastAPI
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.errors import install_error_handlers
-from app.http.keys import keys_of
 from app.http.paths import path_redirect, strip_prefix
 from app.http.resources import Resources
 from app.http.routes import control
 from app.lifecycle import Lifecycle
 
-from .catalog import FakeCatalog
-from .echo import LIMITS, Echo, MakeCaller
-
-LOCKED = Auth(keys_of("api_key", "sesame", None))
+from .catalog import KEY, LOCKED, FakeCatalog, client
+from .echo import LIMITS, MakeCaller
 
 
 @pytest.mark.parametrize(
@@ -38,13 +33,13 @@ def test_a_path_without_the_prefix(prefix: str, path: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/predict/echo", "/a/b/predict/echo"])
-async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: str) -> None:
-    calls = caller(model, options={"root_path": "/a/b", "auth": LOCKED})
+async def test_both_ways_know_the_prefix(caller: MakeCaller, path: str) -> None:
+    call = caller(root_path="/a/b", auth=LOCKED)
     for _ in range(2):  # the second time the path is known
-        assert (await calls(path, b"[0, 1, 2, 3]", {b"x-api-key": b"sesame"})).status == 200
-    assert (await calls(path, b"[0, 1, 2, 3]")).status == 401
-    assert (await calls("/a/predict/echo", b"[0]", {b"x-api-key": b"sesame"})).status == 299
-    assert [(await calls(f"{path}livez", method="GET")).status for path in ("/", "/a/b/")] == [299, 299]
+        assert (await call(path, b"[0, 1, 2, 3]", KEY)).status == 200
+    assert (await call(path, b"[0, 1, 2, 3]")).status == 401
+    assert (await call("/a/predict/echo", b"[0]", KEY)).status == 299
+    assert [(await call(f"{path}livez", method="GET")).status for path in ("/", "/a/b/")] == [299, 299]
 
 
 @pytest.fixture
@@ -54,11 +49,9 @@ def http() -> httpx.AsyncClient:
     routes.include_router(control.router)
     install_error_handlers(routes)
     app = HttpApp(routes, Resources(LIMITS, auth=Auth(), connections=lambda: 1, root_path="/a"))
-
-    async def stateful(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Lifecycle()}}, receive, send)
-
-    return httpx.AsyncClient(transport=httpx.ASGITransport(stateful), base_url="https://host.example")
+    opened = client(app, catalog=FakeCatalog({}), health=Lifecycle())
+    opened.base_url = httpx.URL("https://host.example")
+    return opened
 
 
 @pytest.mark.parametrize("asked", ["/a/v2/models/", "/v2/models/"])

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from collected import Collected, header_of, told
-from connections import Connection
 
 from app.contract import TextCut
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
 from app.http.cors import Cors
 from app.models.decoders.parameters import Parameters
 
-from .echo import Caller, MakeCaller
+from .echo import Caller
 from .writers import Writer, writer
 
 GENERATE = "/v2/models/echo/generate"
@@ -36,8 +35,8 @@ class Reader:
     """A client of an in-memory connection whose answer is a stream."""
 
     def __init__(self, model: Writer, **options: Any) -> None:
-        self.asking = Caller(model, "direct", options=options)
-        self.connection = Connection(self.asking.app, self.asking.app.fast_path.take, self.asking.state)
+        self.asking = Caller(model, "direct", **options)
+        self.connection = self.asking.connection()
         self._read = 0
 
     def send(self, path: str, sent: bytes, *lines: bytes) -> None:
@@ -68,6 +67,10 @@ class Reader:
         self.asking.model.leases[-1].end(*texts, reason=reason)
         await self.connection.done()
 
+    async def fail(self, error: Exception) -> None:
+        self.asking.model.leases[-1].fail(error)
+        await self.connection.done()
+
     @property
     def head(self) -> bytes:
         return self.connection.transport.written.partition(b"\r\n\r\n")[0]
@@ -79,17 +82,14 @@ class Reader:
         while rest:
             size, _, rest = rest.partition(b"\r\n")
             data, rest = data + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-        return events_of(data)
+        assert data.endswith(b"\n\n")
+        texts = [event.removeprefix("data: ") for event in data.decode()[:-2].split("\n\n")]
+        return [text if text == "[DONE]" else json.loads(text) for text in texts]
 
-
-def events_of(data: bytes) -> list[Any]:
-    assert data.endswith(b"\n\n")
-    found = []
-    for line in data.decode()[:-2].split("\n\n"):
-        assert line.startswith("data: ")
-        text = line.removeprefix("data: ")
-        found.append(text if text == "[DONE]" else json.loads(text))
-    return found
+    @property
+    def texts(self) -> list[str]:
+        """Of V2's events, the error of one that has none."""
+        return [event.get("text_output", event.get("error")) for event in self.events]
 
 
 @pytest.fixture
@@ -97,50 +97,46 @@ async def reader(model: Writer) -> AsyncIterator[Reader]:
     reader = Reader(model)
     yield reader
     await reader.connection.done()
-    assert (model.open_leases, reader.asking.app.resources.bodies.held) == (0, 0)
+    assert (model.open_leases, reader.asking.resources.bodies.held) == (0, 0)
 
 
-async def answered(asking: Caller, model: Writer, path: str, sent: bytes, *texts: str) -> Any:
+async def answered(call: Caller, path: str, sent: bytes, *texts: str) -> Any:
     """The whole answer, of a model that writes these."""
+    model: Any = call.model
     model.ran.clear()
-    reply = asyncio.create_task(asking(path, sent))
+    reply = asyncio.create_task(call(path, sent))
     await model.ran.wait()
+    assert model.last.on_piece is None  # nobody reads along
     model.last.end(*texts, reason="length")
     answer = await reply
-    assert answer.status == 200, answer.body
+    assert (answer.status, answer.headers[b"content-type"]) == (200, b"application/json"), answer.body
     return answer.json()
 
 
-async def test_the_text_in_one_answer(caller: MakeCaller, model: Writer) -> None:
-    asking = caller(model)
-    reply = asyncio.create_task(asking(GENERATE, body(id="7", parameters={"max_new_tokens": 5, "priority": 3})))
-    await model.ran.wait()
-    assert model.last.on_piece is None  # nobody reads along
-    model.last.end("three four")
-    answer = await reply
-    assert answer.json() == {
-        "id": "7", "model_name": "echo", "model_version": "1", "text_output": "three four", "finish_reason": "stop",
+async def test_the_text_in_one_answer(call: Caller, model: Writer) -> None:
+    sent = body(id="7", parameters={"max_new_tokens": 5, "priority": 3})
+    assert await answered(call, GENERATE, sent, "three four") == {
+        "id": "7", "model_name": "echo", "model_version": "1", "text_output": "three four", "finish_reason": "length",
         "prompt_tokens": 2, "generated_tokens": 2,
     }  # fmt: skip
-    assert answer.headers[b"content-type"] == b"application/json"
     assert (model.asked["parameters"], model.asked["priority"]) == ({"max_new_tokens": 5}, 3)
 
 
-async def test_lists_of_one_element_and_fields_of_tensorrt_llm(caller: MakeCaller, model: Writer) -> None:
+async def test_lists_of_one_element_and_fields_of_tensorrt_llm(call: Caller, model: Writer) -> None:
     """As genai-perf and the clients of Triton's backends send them."""
     sent = {
         "model": "echo", "text_input": ["one two"], "max_tokens": [5], "min_length": [5], "stop_words": [""],
         "bad_words": "", "stream": [False], "beam_width": 1, "random_seed": [3], "return_log_probs": False,
         "accumulate_tokens": True, "parameters": {"priority": [3], "length_penalty": 1.0, "end_id": 2},
     }  # fmt: skip
-    found = await answered(caller(model), model, GENERATE, json.dumps(sent).encode(), "three")
+    found = await answered(call, GENERATE, json.dumps(sent).encode(), "three")
     assert found["text_output"] == "three"
     asked = Parameters.read(model.asked["parameters"]).model_dump(exclude_unset=True)
     assert asked == {"max_new_tokens": 5, "min_new_tokens": 5, "seed": 3, "stop_token_ids": frozenset({2})}
     assert model.asked["priority"] == 3
 
 
-async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: Writer, reader: Reader) -> None:
+async def test_the_form_of_text_generation_inference(call: Caller, model: Writer, reader: Reader) -> None:
     sent = {
         "inputs": "one two",
         "parameters": {
@@ -156,10 +152,9 @@ async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: 
     assert last["generated_text"] == "three four"
     assert (last["details"]["finish_reason"], last["details"]["generated_tokens"]) == ("eos_token", 2)
     assert model.model.front.reader.cut == TextCut(7)  # type: ignore[union-attr]
-    found = await answered(caller(model), model, GENERATE, json.dumps(sent).encode(), "three")
+    found = await answered(call, GENERATE, json.dumps(sent).encode(), "three")
     assert found["generated_text"] == "three"
-    error = await caller(model)(GENERATE, b'{"inputs": 3}')
-    assert error.json() == {"error": "inputs: expected a text, got 3"}
+    assert (await call(GENERATE, b'{"inputs": 3}')).error == "inputs: expected a text, got 3"
 
 
 async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader) -> None:
@@ -179,14 +174,12 @@ async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader
     await asyncio.sleep(0)
     await reader.end("three four five " + "x" * 2000)
     named = {"model_name": "echo", "model_version": "1"}
+    ended = {"finish_reason": "stop", "prompt_tokens": 2, "generated_tokens": 4}
     assert reader.events == [
         {**named, "text_output": "three"},
         {**named, "text_output": " fo"},
-        {
-            **named, "text_output": "ur five " + "x" * 2000, "finish_reason": "stop", "prompt_tokens": 2,
-            "generated_tokens": 4,
-        },
-    ]  # fmt: skip
+        {**named, "text_output": "ur five " + "x" * 2000, **ended},
+    ]
     assert (model.finished, model.sent) == (["ok"], [0, 3, 1])
 
 
@@ -200,9 +193,8 @@ async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(m
     model.last.end("a" + "b" * 50 + "c")
     reader.connection.protocol.resume_writing()
     await reader.connection.done()
-    texts = [one["text_output"] for one in reader.events]
-    assert "".join(texts) == "a" + "b" * 50 + "c"
-    assert len(texts) <= 3  # that which waited for the client, and what came meanwhile: nothing is encoded early
+    assert "".join(reader.texts) == "a" + "b" * 50 + "c"
+    assert len(reader.texts) <= 3  # that which waited for the client, and what came meanwhile: nothing is encoded early
 
 
 @pytest.mark.parametrize(
@@ -222,13 +214,10 @@ async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(m
          "parameters.max_tokens: expected the value of max_tokens, got 3"),
     ],
 )  # fmt: skip
-async def test_what_is_wrong_is_an_ordinary_answer(
-    caller: MakeCaller, model: Writer, path: str, sent: bytes, message: str
-) -> None:
-    reply = await caller(model)(path, sent)
+async def test_what_is_wrong_is_an_ordinary_answer(call: Caller, path: str, sent: bytes, message: str) -> None:
+    reply = await call(path, sent)
     assert (reply.status, reply.headers[b"content-type"]) == (400, b"application/json")
-    assert reply.json()["error"].startswith(message), reply.json()
-    assert model.open_leases == 0
+    assert reply.error[: len(message)] == message
 
 
 @pytest.mark.parametrize(
@@ -239,18 +228,17 @@ async def test_what_is_wrong_is_an_ordinary_answer(
         (NotReady("the server has stopped before this call was answered"), 503),  # at its drain limit
     ],
 )
-async def test_an_error(caller: MakeCaller, model: Writer, reader: Reader, error: Exception, status: int) -> None:
+async def test_an_error(call: Caller, model: Writer, reader: Reader, error: Exception, status: int) -> None:
     """An ordinary answer before the first event; then the last of the events, behind all that was written."""
     model.fails = error
-    reply = await caller(model)(STREAM, body())
-    assert (reply.status, reply.json()) == (status, {"error": str(error)})
+    reply = await call(STREAM, body())
+    assert (reply.status, reply.error) == (status, str(error))
     model.fails = None
     model.ran.clear()
     await reader.begin(STREAM, body())
     model.last.piece("three", 1)
-    model.last.fail(error)
-    await reader.connection.done()
-    assert [one.get("text_output", one.get("error")) for one in reader.events] == ["three", str(error)]
+    await reader.fail(error)
+    assert reader.texts == ["three", str(error)]
     assert model.finished[1:] == [error.code]  # type: ignore[attr-defined]
 
 
@@ -259,10 +247,8 @@ async def test_a_piece_that_is_no_json_ends_the_stream_with_an_error(model: Writ
     await reader.piece("three", 1)
     model.last.piece("\ud800", 2)
     await reader.connection.done()
-    assert [one.get("text_output", one.get("error")) for one in reader.events] == [
-        "three", "internal error: the server's log has the details",
-    ]  # fmt: skip
-    assert (model.finished, model.open_leases) == (["internal"], 0)
+    assert reader.texts == ["three", "internal error: the server's log has the details"]
+    assert model.finished == ["internal"]
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -275,7 +261,7 @@ async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader,
         await asyncio.sleep(0)
     reader.connection.hang_up()
     await reader.connection.done()
-    assert (model.finished, model.open_leases) == ([ClientGone.code], 0)
+    assert model.finished == [ClientGone.code]
     model.last.piece(" four", 2)  # the step that was running
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,97 +20,89 @@ from app.http.codecs.v2 import V2
 from app.http.inference_routes import X_CLASS
 from app.http.threads import HelperThreads
 
-from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
+from .echo import BULK, FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, of_default_class, with_code
 
 REAL, BEST = Klass
 
 
 class Work:
-    """Functions that run until `go_on`; `begun` lists those that run or have run."""
+    """Functions on two threads that run until `end`; `begun` lists those that run or have run."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = HelperThreads(threads)
+    def __init__(self) -> None:
+        self.threads = HelperThreads(2)
         self.begun: list[str] = []
-        self._go_on: dict[str, threading.Event] = {}
+        self.go_on: dict[str, threading.Event] = {}
+        self.tasks: dict[str, asyncio.Future[None]] = {}
 
-    def start(self, name: str, klass: Klass) -> asyncio.Future[None]:
-        self._go_on[name] = threading.Event()
-        return running(self.threads.run(klass, self._run, name))
+    def start(self, name: str, klass: Klass) -> None:
+        self.go_on[name] = threading.Event()
+        self.tasks[name] = running(self.threads.run(klass, self._run, name))
 
     def _run(self, name: str) -> None:
         self.begun.append(name)
-        self._go_on[name].wait(10)
+        self.go_on[name].wait(10)
 
-    async def end(self, name: str, task: asyncio.Future[None]) -> None:
-        self._go_on[name].set()
-        await task
-
-    def stop(self) -> None:
-        for event in self._go_on.values():
-            event.set()
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self.go_on[name].set()
+            await self.tasks[name]
 
 
 @pytest.fixture
 def two() -> Iterator[Work]:
-    work = Work(2)
+    work = Work()
     yield work
-    work.stop()
+    for event in work.go_on.values():
+        event.set()
 
 
 async def test_real_time_may_take_all_threads_and_goes_first(two: Work) -> None:
-    real = [two.start(f"real {number}", REAL) for number in range(2)]
-    waiting = two.start("best", BEST)
-    late = two.start("late", REAL)
-    await two.end("real 0", real[0])
-    await two.end("late", late)
+    for name, klass in (("first", REAL), ("second", REAL), ("best", BEST), ("late", REAL)):
+        two.start(name, klass)
+    await two.end("first", "late")
     assert "best" not in two.begun
-    await two.end("real 1", real[1])
-    await two.end("best", waiting)
+    await two.end("second", "best")
 
 
 async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
     """While it waits, and while it runs."""
-    first, second, waiting = (two.start(name, REAL) for name in ("first", "second", "waiting"))
-    waiting.cancel()
-    first.cancel()
-    await asyncio.wait([waiting, first])
-    third = two.start("third", REAL)
-    two._go_on["first"].set()
-    await two.end("third", third)
-    await two.end("second", second)
+    for name in ("first", "second", "waiting"):
+        two.start(name, REAL)
+    left = two.tasks["waiting"], two.tasks["first"]
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    two.start("third", REAL)
+    two.go_on["first"].set()
+    await two.end("third", "second")
     assert two.begun == ["first", "second", "third"]
 
 
-async def test_what_a_failed_function_was_given_is_freed_without_the_collector() -> None:
-    """A body of megabytes that is refused would else stay until then."""
+@pytest.mark.usefixtures("without_collector")
+async def test_what_a_failed_function_was_given_is_freed_at_once() -> None:
+    """A body of megabytes that is refused would else stay until the next collection."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     threads, body = HelperThreads(1), np.zeros(1)
     freed = weakref.ref(body)
-    gc.disable()
-    try:
-        with suppress(ZeroDivisionError):
-            await running(threads.run(REAL, lambda given: 1 / 0, body))
-        del body
-        await running(threads.run(REAL, int))  # the thread has let go of the function before
-        assert freed() is None
-    finally:
-        gc.enable()
+    with suppress(ZeroDivisionError):
+        await running(threads.run(REAL, lambda given: 1 / 0, body))
+    del body
+    await running(threads.run(REAL, int))  # the thread has let go of the function before
+    assert freed() is None
 
 
-async def test_what_was_given_by_who_leaves_is_freed_while_no_thread_is_free() -> None:
+@pytest.mark.usefixtures("without_collector")
+async def test_what_was_given_by_who_leaves_is_freed_while_no_thread_is_free(two: Work) -> None:
     """A body that nobody counts any more would else stay until then."""
-    work, body = Work(1), np.zeros(1)
-    running_one, freed = work.start("first", REAL), weakref.ref(body)
-    gc.disable()
-    try:
-        left = running(work.threads.run(REAL, lambda given: None, body))
-        left.cancel()
-        await asyncio.wait([left])
-        del body, left
-        assert freed() is None
-    finally:
-        gc.enable()
-        await work.end("first", running_one)
+    for name in ("first", "second"):
+        two.start(name, REAL)
+    body = np.zeros(1)
+    left, freed = running(two.threads.run(REAL, lambda given: None, body)), weakref.ref(body)
+    left.cancel()
+    await asyncio.wait([left])
+    del body, left
+    assert freed() is None
+    await two.end("first", "second")
 
 
 class NoThreads(ThreadPoolExecutor):
@@ -127,14 +117,6 @@ async def test_a_thread_that_cannot_be_started_is_tried_again() -> None:
         await running(threads.run(REAL, int))
     loop.set_default_executor(ThreadPoolExecutor(1))
     assert await asyncio.wait_for(running(threads.run(REAL, int)), 5) == 0
-
-
-BULK = {X_CLASS: b"best_effort"}
-
-
-def of_default_class(model: Echo, klass: str) -> Echo:
-    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"default_class": klass}))
-    return model
 
 
 async def held(call: Caller, count: int) -> None:
@@ -185,7 +167,7 @@ async def test_a_models_hooks_run_off_the_loop(caller: MakeCaller, model: Echo) 
 
 
 async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
-    caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch
+    call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, begun, decode = threading.Event(), list[str](), V2.decode
 
@@ -194,7 +176,6 @@ async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
         assert go_on.wait(10)
         return decode(*args)
 
-    call = caller(model)
     monkeypatch.setattr("app.http.infer.OFF_LOOP_BYTES", 200)
     monkeypatch.setattr("app.http.codecs.v2.OFF_LOOP_BYTES", 200)
     monkeypatch.setattr(V2, "decode", lambda *args: (parse if len(args[3]) > 200 else decode)(*args))
@@ -210,10 +191,9 @@ async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
 
 
 @pytest.mark.parametrize("default", CLASSES)
-async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, model: Echo, default: str) -> None:
+async def test_best_effort_bodies_leave_bytes_to_real_time(call: Caller, default: str) -> None:
     """1,500 of 2,000 bytes: four bodies of 400 bytes are one too many, and a fifth of real time still comes."""
-    call = caller(of_default_class(model, default))
-    model.opened = False
+    of_default_class(call.model, default).opened = False
     bulk, now = ({}, {X_CLASS: b"realtime"}) if default == "best_effort" else (BULK, {})
     sent = body().ljust(400)
     waiting = [asyncio.create_task(call(INFER, sent, bulk)) for _ in range(3)]
@@ -225,16 +205,15 @@ async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, m
     await held(call, 4)
     call.gone.set()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert call.app.resources.bodies.held == 0
 
 
 async def test_best_effort_requests_leave_connections_to_real_time(caller: MakeCaller, model: Echo) -> None:
     """Two of three: a best-effort request on the third is refused, and its connection closes."""
-    call = caller(model, options={"connections": lambda: 3})
+    call = caller(connections=lambda: 3)
     refused = await call(INFER, body(), BULK)
     assert (refused.status, b"retry-after" in refused.headers) == (429, True)
     assert refused.headers[b"connection"] == b"close"
-    assert refused.json() == {"error": "more than 2 connections are open: the rest are for real-time requests"}
+    assert refused.error == "more than 2 connections are open: the rest are for real-time requests"
     assert (await call(INFER, body())).status == 200
-    assert (await caller(model, options={"connections": lambda: 2})(INFER, body(), BULK)).status == 200
+    assert (await caller(connections=lambda: 2)(INFER, body(), BULK)).status == 200
     assert model.classes == ["best_effort", "realtime", "best_effort"]

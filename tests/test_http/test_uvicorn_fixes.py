@@ -32,6 +32,29 @@ async def ok(scope: Any, receive: Any, send: Any) -> None:
     await answer(send)
 
 
+class Seen:
+    """The same; `requests`: path, headers and body of each that it has answered."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        self.requests.append((scope["path"], scope["headers"], body))
+        await answer(send)
+
+
+async def in_parts(scope: Any, receive: Any, send: Any) -> None:
+    """The body comes back in two parts, and an empty one ends them."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for part in (b"one", b"two"):
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
 async def sent(app: Any, *parts: bytes) -> Connection:
     """A connection on which these have come, and have been answered."""
     connection = Connection(app)
@@ -58,42 +81,22 @@ async def test_nothing_is_written_of_an_empty_body() -> None:
 
 
 async def test_answers_without_a_body_and_in_parts() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["method"] == "HEAD":
-            await ok(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for part in (b"one", b"two"):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    connection = await sent(app, b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
-    assert connection.transport.writes == [head]
-    connection.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-    await connection.done()
-    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert connection.transport.writes[1:] == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
+    head = b"HTTP/1.1 200 OK\r\n"
+    connection = await sent(ok, b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert connection.transport.writes == [head + b"content-length: 2\r\n\r\n"]
+    connection = await sent(in_parts, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    head += b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert connection.transport.writes == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
     assert connection.transport.closing
 
 
-@pytest.mark.parametrize("parts", [[b"one", b"two"], [b"a" * 20], []])
-async def test_a_client_of_http_1_0_gets_no_chunks(parts: list[bytes]) -> None:
+@pytest.mark.parametrize("line", [b"", b"Connection: keep-alive\r\n"])
+async def test_a_client_of_http_1_0_gets_no_chunks(line: bytes) -> None:
     """The end of the connection is the end of an answer without a length."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    for more in (b"", b"Connection: keep-alive\r\n"):
-        connection = await sent(app, b"GET / HTTP/1.0\r\n" + more + b"\r\n")
-        head = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
-        assert connection.transport.written == head + b"".join(parts)
+    for app, length, body in ((in_parts, b"", b"onetwo"), (ok, b"content-length: 2\r\n", b"ok")):
+        connection = await sent(app, b"GET / HTTP/1.0\r\n%s\r\n" % line)
+        assert connection.transport.written == b"HTTP/1.1 200 OK\r\n%sconnection: close\r\n\r\n%s" % (length, body)
         assert connection.transport.closing
-    connection = await sent(ok, b"GET / HTTP/1.0\r\n\r\n")
-    assert connection.transport.written.endswith(b"content-length: 2\r\nconnection: close\r\n\r\nok")
 
 
 @pytest.mark.parametrize(
@@ -139,19 +142,15 @@ CHUNKED = b"2\r\nok\r\n0\r\n\r\n"
 )  # fmt: skip
 async def test_heads_that_are_refused(head: bytes, message: str) -> None:
     """What follows them is dropped: the next request may begin anywhere, and to close would reset the connection."""
-    seen: list[str] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["path"])
-
-    connection = await sent(app, head + b"\r\n" + CHUNKED * (b"POST" in head) + REQUEST % 1)
+    seen = Seen()
+    connection = await sent(seen, head + b"\r\n" + CHUNKED * (b"POST" in head) + REQUEST % 1)
     head, _, body = connection.transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-length: %d\r\n" % len(body) in head
     assert json.loads(body) == {"error": message}
     assert (connection.transport.closing, connection.transport.ended) == (False, True)
     connection.send(REQUEST % 2)
-    assert seen == []
+    assert seen.requests == []
 
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\nX: "
@@ -211,33 +210,21 @@ async def test_a_malformed_request_takes_no_answer_of_those_before_it(
 
 async def test_trailers_are_no_headers() -> None:
     """A proxy that takes a header away from a request may let a trailer through (RFC 9110, 6.5.1)."""
-    names: list[bytes] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        names.extend(name for name, _ in scope["headers"])
-        await ok(scope, receive, send)
-
-    connection = Connection(app)
+    seen = Seen()
     head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    connection.send(head + b"2\r\nok\r\n0\r\nX-Class: best_effort\r\nHost: b\r\n\r\n")
-    await connection.done()
-    assert names == [b"host", b"transfer-encoding"]
+    await sent(seen, head + b"2\r\nok\r\n0\r\nX-Class: best_effort\r\nHost: b\r\n\r\n")
+    assert seen.requests == [("/", [(b"host", b"a"), (b"transfer-encoding", b"chunked")], b"ok")]
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60, 70])
 async def test_white_space_around_a_value_is_no_part_of_it(cut: int) -> None:
     """A key or a class with a space behind it is that key or class (RFC 9110, 5.5)."""
-    seen: list[list[tuple[bytes, bytes]]] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["headers"])
-        await ok(scope, receive, send)
-
+    seen = Seen()
     head = b"POST / HTTP/1.1\r\nHost: a \r\nX-Empty: \t \r\nX-Key:\t a key \t\r\nTransfer-Encoding: chunked \r\n\r\n"
-    connection = await sent(app, head[:cut], head[cut:] + CHUNKED)
+    connection = await sent(seen, head[:cut], head[cut:] + CHUNKED)
     assert parsed(connection.transport.written)[0] == 200
     expected = [(b"host", b"a"), (b"x-empty", b""), (b"x-key", b"a key"), (b"transfer-encoding", b"chunked")]
-    assert seen == [expected]
+    assert seen.requests == [("/", expected, b"ok")]
 
 
 @pytest.mark.parametrize(("version", "continues"), [(b"1.1", True), (b"1.0", False)])
@@ -255,10 +242,8 @@ async def test_a_body_that_waits_for_the_servers_word(version: bytes, continues:
 
 
 async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:
-    connection = Connection(ok)
-    line = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"
-    connection.send(line * 3 + b"GET / HTTP/1.0\r\n\r\n")
-    await connection.done()
+    line = GET + b"a" * 40_000 + b"\r\n\r\n"
+    connection = await sent(ok, line * 3 + b"GET / HTTP/1.0\r\n\r\n")
     assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4
 
 
@@ -328,25 +313,16 @@ OFFERS = {
 @pytest.mark.parametrize("cut", [0, 10, 60, -7])
 async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int) -> None:
     """The request is answered as any other, with what follows it on the connection."""
-    seen: list[tuple[bytes, dict[bytes, bytes]]] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-        seen.append((body, dict(scope["headers"])))
-        await answer(send)
-
+    seen = Seen()
     lines = b"\r\n".join(
         [b"POST /a HTTP/1.1", b"Host: a", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"]
     )
-    connection = await sent(app, *filter(None, (lines[:cut], lines[cut:], REQUEST % 2)))
+    connection = await sent(seen, *filter(None, (lines[:cut], lines[cut:], REQUEST % 2)))
     closes = offer == "close too"
-    assert [body for body, _ in seen] == [b"hello"] if closes else [b"hello", b"ok"]
-    headers = set(seen[0][1]) - {b"sec-websocket-version"}
+    assert [body for _, _, body in seen.requests] == [b"hello"] if closes else [b"hello", b"ok"]
+    headers = {name for name, _ in seen.requests[0][1]} - {b"sec-websocket-version"}
     assert headers == {b"host", b"x-a", b"content-length", *([b"connection"] if closes else [])}
-    assert connection.transport.written.count(b"200 OK") == len(seen)
+    assert connection.transport.written.count(b"200 OK") == len(seen.requests)
     assert connection.transport.closing == closes
 
 
@@ -377,13 +353,10 @@ async def test_a_client_that_pipelines_is_not_read_far_ahead() -> None:
 async def test_malformed_requests_are_a_line_a_second(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None: ...
-
-    monkeypatch.setattr(PatchedProtocol, "_reported_at", -1.0)
-    monkeypatch.setattr(PatchedProtocol, "malformed", 0)
-    monkeypatch.setattr(PatchedProtocol, "_reported", 0)
+    for name, value in (("_reported_at", -1.0), ("malformed", 0), ("_reported", 0)):
+        monkeypatch.setattr(PatchedProtocol, name, value)
     for now in [100.0] * 50 + [101.0] * 50:
-        connection = Connection(app)
+        connection = Connection(ok)
         with monkeypatch.context() as patch:
             patch.setattr(connection.protocol.loop, "time", partial(float, now))
             connection.send(b"nonsense\r\n\r\n")

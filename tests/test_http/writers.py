@@ -14,7 +14,7 @@ from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
 
 from .catalog import served, spec
-from .echo import Echo, EchoLease, PiecesLease
+from .echo import Echo, EchoLease
 
 
 class Words(Reader):
@@ -36,7 +36,7 @@ class Words(Reader):
         return Translated([np.array(counts, np.int64)])
 
 
-class WritingLease(PiecesLease):
+class WritingLease(EchoLease):
     def piece(self, text: str, tokens: int, row: int = 0, reason: str = "") -> None:
         self.give(row, (text, reason, 2, tokens), tokens)
 
@@ -66,4 +66,4 @@ def writer() -> Writer:
     front = Front(Words(), Answers(WRITTEN))
     plain = served("echo", (spec("lengths", "INT64"),), WRITTEN)
     model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters)
-    return Writer(front.client_info(plain.info), model, lease_type=WritingLease)
+    return Writer(front.client_info(plain.info), model, lease_type=WritingLease, opened=False)

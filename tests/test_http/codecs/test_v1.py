@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from app.contract import UNBOUNDED, Answer, Batching
+from app.contract import UNBOUNDED, Answer, Array, Batching
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.rows import V1, json_text, own_rows, plain_rows, present_rows
@@ -29,6 +29,13 @@ TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64",
 
 def decode_v1(model: FakeServed, body: Any) -> DecodedCall:
     return V1().decode(model, {}, orjson.dumps(body), LIMITS)
+
+
+def refused(words: list[str], decode: Callable[..., DecodedCall], *sent: Any) -> None:
+    """The error has all these words."""
+    with pytest.raises(BadRequest) as caught:
+        decode(*sent)
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
 
 
 def encoded(value: Any) -> Any:
@@ -111,9 +118,7 @@ def test_one_number_a_row_may_have_an_axis_or_none(x: list[Any], shape: tuple[in
     ],
 )  # fmt: skip
 def test_bodies_that_do_not_fit(model: FakeServed, body: Any, words: list[str]) -> None:
-    with pytest.raises(BadRequest) as caught:
-        decode_v1(model, body)
-    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+    refused(words, decode_v1, model, body)
 
 
 def test_files_as_base64_are_decoded_by_the_model() -> None:
@@ -128,48 +133,44 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
         decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]})
 
 
-def test_predictions_are_rows_or_objects() -> None:
-    assert encoded(plain_rows(VECTOR.info, [ROWS])) == [[0.1, 2, 3, 4], [5, 6, 7, 8]]
-    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
-    predictions = encoded(plain_rows(two.info, [ROWS, np.array([b"a", b"b"], object)]))
-    assert predictions == [{"y": [0.1, 2, 3, 4], "t": "a"}, {"y": [5, 6, 7, 8], "t": "b"}]
+ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
 
 
 def call_of(rows: int, *, single: bool) -> DecodedCall:
     return DecodedCall(rows, [np.zeros((rows, 4))], {}, single=single)
 
 
-ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+def shown(model: FakeServed, *outputs: Array, single: bool = False) -> Any:
+    """What the friendly route answers with these."""
+    return encoded(present_rows(model, [*outputs], call_of(len(outputs[0]), single=single)))
 
 
 def test_outputs_by_name() -> None:
     two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
-    outputs = [ROWS, np.array([b"a", "ß".encode()], object)]
-    first = encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=True)))
-    assert first == {"y": [0.1, 2, 3, 4], "t": "a"}
-    assert encoded(present_rows(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
-    assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
+    texts = np.array([b"a", "ß".encode()], object)
+    first, second = {"y": [0.1, 2, 3, 4], "t": "a"}, {"y": [5, 6, 7, 8], "t": "ß"}
+    assert shown(two, ROWS, texts) == encoded(plain_rows(two.info, [ROWS, texts])) == [first, second]
+    assert shown(two, ROWS[:1], texts[:1]) == [first]
+    assert shown(two, ROWS[:1], texts[:1], single=True) == first
+    assert encoded(plain_rows(VECTOR.info, [ROWS])) == [first["y"], second["y"]]
 
 
 def test_rows_are_as_long_as_each_ran() -> None:
     written = served("w", VECTOR.info.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")))
-    written.info = dataclasses.replace(written.info, own_axes=("written",))
+    written.info = replace(written.info, own_axes=("written",))
     arrays = [np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])]
     rows = own_rows(written, call_of(2, single=False), Answer(arrays, 0, 0, 1, lengths=[3, 1]))
     both = [{"text": [7, 8, 9], "n": 3}, {"text": [5], "n": 1}]
-    assert encoded(present_rows(written, rows, call_of(2, single=False))) == both
-    assert encoded(plain_rows(written.info, rows)) == both
+    assert shown(written, *rows) == encoded(plain_rows(written.info, rows)) == both
     one = own_rows(written, call_of(1, single=True), Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
-    assert encoded(present_rows(written, one, call_of(1, single=True))) == both[0]
-    shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
-    presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=shown.present)
-    assert present_rows(presenting, rows, call_of(2, single=False)) == [[7, 8, 9], [5]]
+    assert shown(written, *one, single=True) == both[0]
+    presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=lambda row: row["text"].tolist())
+    assert shown(presenting, *rows) == [[7, 8, 9], [5]]
 
 
 def test_bf16_is_shown_as_numbers() -> None:
     model = served("b", VECTOR.info.inputs, (spec("y", "BF16", 2),))
-    bits = np.array([[0x3F80, 0xC000]], np.uint16)
-    assert encoded(present_rows(model, [bits], call_of(1, single=True))) == {"y": [1.0, -2.0]}
+    assert shown(model, np.array([[0x3F80, 0xC000]], np.uint16), single=True) == {"y": [1.0, -2.0]}
 
 
 def test_present_sees_one_row_without_the_batch_dimension() -> None:
@@ -177,9 +178,8 @@ def test_present_sees_one_row_without_the_batch_dimension() -> None:
         return {"top": np.float32(outputs["y"].max()), "all": outputs["y"], "shape": outputs["y"].shape, "b": b"x"}
 
     model = served("p", VECTOR.info.inputs, Y, present=present)
-    first, _ = encoded(present_rows(model, [ROWS], call_of(2, single=False)))
-    assert first == {"top": 4.0, "all": [0.1, 2, 3, 4], "shape": [4], "b": "x"}
-    assert encoded(present_rows(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
+    first = {"top": 4.0, "all": [0.1, 2, 3, 4], "shape": [4], "b": "x"}
+    assert shown(model, ROWS)[0] == shown(model, ROWS[:1], single=True) == first
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -188,17 +188,20 @@ def test_a_number_that_json_has_not_is_null_and_the_others_stay(bad: float) -> N
     rows = np.array([[bad, 2, 3, 4], [5, 6, 7, 8]], np.float32)
     wanted = [[None, 2, 3, 4], [5, 6, 7, 8]]
     assert encoded(plain_rows(VECTOR.info, [rows])) == wanted
-    assert encoded(present_rows(VECTOR, [rows], call_of(2, single=False))) == [{"y": one} for one in wanted]
-    for value in (rows[0], {"deep": [float(bad), b"x"]}, np.float32(bad)):
+    assert shown(VECTOR, rows) == [{"y": one} for one in wanted]
+    for value, found in (
+        (rows[0], wanted[0]),
+        ({"deep": [float(bad), b"x"]}, {"deep": [None, "x"]}),
+        (rows[0, 0], None),
+    ):
         model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
-        found = encoded(present_rows(model, [rows], call_of(1, single=True)))
-        assert found in (wanted[0], {"deep": [None, "x"]}, None)
+        assert shown(model, rows[:1], single=True) == found
 
 
 def test_labels_name_the_top_score_and_a_row_of_nan_has_none() -> None:
     labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 2, labels=("a", "b")),))
     rows = np.array([[np.nan, np.nan], [0, np.inf]], np.float32)
-    found = [row["y"] for row in encoded(present_rows(labelled, [rows], call_of(2, single=False)))]
+    found = [row["y"] for row in shown(labelled, rows)]
     assert found == [{"label": None, "scores": [None, None]}, {"label": "b", "scores": [0, None]}]
 
 

@@ -19,13 +19,14 @@ from app.http.errors import error_parts, install_error_handlers
 from app.http.keys import keys_of
 from app.http.routes import control
 
-from ..catalog import FakeCatalog, client, served, spec
+from ..catalog import FakeCatalog, FakeServed, client, served, spec
 
-ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-ECHO_2 = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version="2")
 MASK = spec("mask", "BOOL", "tokens", mask_of="ids")  # which no client sends
 TEXT = served("text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
-STATS = served("stats", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+
+
+def plain(name: str, version: str = "1") -> FakeServed:
+    return served(name, (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version)
 
 
 def make_app() -> FastAPI:
@@ -47,11 +48,9 @@ def make_app() -> FastAPI:
 @pytest.fixture
 def catalog() -> FakeCatalog:
     models: dict[str, Any] = {
-        "echo": {"1": ECHO, "2": ECHO_2, "3": None},
-        "text": {"1": TEXT},
-        "stats": {"1": STATS},
-        "broken": {"1": None},
-    }
+        "echo": {"1": plain("echo"), "2": plain("echo", "2"), "3": None}, "text": {"1": TEXT},
+        "stats": {"1": plain("stats")}, "broken": {"1": None},
+    }  # fmt: skip
     entries = [IndexEntry("echo", "1", "READY"), IndexEntry("broken", "1", "UNAVAILABLE", "model.toml: no inputs")]
     return FakeCatalog(models, entries)
 
@@ -108,16 +107,14 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
         assert got.json() == {"name": model, "ready": status == 200}
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/models", "/v1/models", "/metrics", "/v2/models/stats"])
+ABOUT = [f"/v2/models/echo{version}{about}" for version in ("", "/versions/1")
+         for about in ("", "/config", "/stats", "/ready")]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/models", "/v1/models", "/metrics", "/v2/models/stats", *ABOUT])
 async def test_what_answers_get_answers_head(http: httpx.AsyncClient, path: str) -> None:
     got, headed = await http.get(path), await http.head(path)
     assert (headed.status_code, headed.headers, headed.content) == (200, got.headers, b"")
-
-
-@pytest.mark.parametrize("about", ["", "/config", "/stats", "/ready"])
-async def test_what_is_said_of_a_model_answers_head(http: httpx.AsyncClient, about: str) -> None:
-    for place in ("", "/versions/1"):
-        assert (await http.head(f"/v2/models/echo{place}{about}")).status_code == 200
 
 
 async def test_statistics_and_metrics(http: httpx.AsyncClient) -> None:
@@ -181,19 +178,15 @@ async def test_control_is_off_unless_asked_for(catalog: FakeCatalog, step: str, 
         ("models/broken/load", b"", 400, "model.toml: inputs: expected a list"),
         ("models/echo/load", b'{"parameters": {"config": "e30="}}', 400, "parameters.config: overriding a model's"),
         ("models/echo/load", b'{"parameters": {"file:1/a": "e30="}}', 400, "parameters.file:1/a: overriding a model's"),
-        (
-            "models/text/unload",
-            b'{"parameters": {"unload_dependents": "x"}}',
-            400,
-            "parameters.unload_dependents: expected true or false, got 'x'",
-        ),
+        ("models/text/unload", b'{"parameters": {"unload_dependents": "x"}}', 400,
+         "parameters.unload_dependents: expected true or false, got 'x'"),
         ("index", b"[]", 400, "body: expected an object, got []"),
         ("index", b'{"ready": "yes"}', 400, "body.ready: expected a boolean, got 'yes'"),
         ("index", b'{"ready": 1}', 400, "body.ready: expected a boolean, got 1"),
         ("models/echo/load", b'{"parameters": 5}', 400, "body.parameters: expected "),
         ("index", b"[" * 5000, 400, "body: "),
     ],
-)
+)  # fmt: skip
 async def test_what_is_wrong_is_named(
     http: httpx.AsyncClient, catalog: FakeCatalog, path: str, body: bytes, status: int, error: str
 ) -> None:
@@ -208,12 +201,8 @@ NAMES = ["a" * 30_000, "a%00b", "%2e%2e", "%ff%fe", "%ed%a0%80", "a%2fb", "%0a"]
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:10])
 async def test_names_that_no_model_can_have(http: httpx.AsyncClient, name: str) -> None:
-    paths = [
-        f"/v2/models/{name}",
-        f"/v2/models/{name}/versions/1",
-        f"/v2/models/echo/versions/{name}",
-        f"/v1/models/{name}",
-    ]
+    paths = [f"/v2/models/{name}{version}" for version in ("", "/versions/1")]
+    paths += [f"/v2/models/echo/versions/{name}", f"/v1/models/{name}"]
     paths += [f"{path}/{about}" for path in paths[:3] for about in ("ready", "config", "stats")]
     posts = [f"/v2/repository/models/{name}/load", f"/v2/repository/models/{name}/unload"]
     for method, path in [*(("GET", path) for path in paths), *(("POST", path) for path in posts)]:
