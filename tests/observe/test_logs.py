@@ -16,17 +16,15 @@ from opentelemetry.trace import TraceState
 from app.observe.logs import CauseLog, JsonFormatter, LastErrors, TextFormatter, configure, fields
 
 
-def record(message: str, *args: object) -> logging.LogRecord:
-    return logging.LogRecord("starling.x", logging.WARNING, "file", 1, message, args, None)
+def record(message: str, *args: object, error: Exception | None = None) -> logging.LogRecord:
+    return logging.LogRecord(
+        "starling.x", logging.WARNING, "file", 1, message, args, error and (type(error), error, None)
+    )
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
 def test_a_traceback_has_no_addresses_of_objects(formatter: logging.Formatter) -> None:
-    failed = record("cannot identify %r", io.BytesIO())
-    try:
-        raise ValueError(repr(object()))
-    except ValueError as exc:
-        failed.exc_info = (ValueError, exc, exc.__traceback__)
+    failed = record("cannot identify %r", io.BytesIO(), error=ValueError(repr(object())))
     line = formatter.format(failed)
     assert (line.count("\n") == 0) is isinstance(formatter, JsonFormatter)
     assert "<_io.BytesIO object>" in line
@@ -35,18 +33,12 @@ def test_a_traceback_has_no_addresses_of_objects(formatter: logging.Formatter) -
 
 def test_a_message_writes_no_other_line() -> None:
     """What a client sends may come back in an exception's message."""
-    forged = record("no")
-    forged.msg, forged.args = "failed: %s", ("x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J",)
-    try:
-        raise ValueError("why\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
-    except ValueError as exc:
-        forged.exc_info = (ValueError, exc, exc.__traceback__)
-    first, *others = TextFormatter().format(forged).splitlines()
-    assert first.endswith(r"failed: x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
+    forged = "why\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J"
+    first, *others = TextFormatter().format(record("failed: %s", forged, error=ValueError(forged))).splitlines()
+    assert first.endswith(r"failed: why\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
+    assert len(others) >= 2
     assert all(line.startswith("  ") and line.isprintable() for line in others)
-    forged.exc_info = forged.exc_text = None
-    forged.args = ("x" * 10_000,)
-    assert len(TextFormatter().format(forged)) < 2100
+    assert len(TextFormatter().format(record("failed: %s", "x" * 10_000))) < 2100
 
 
 @pytest.mark.usefixtures("restored_logging")

@@ -22,42 +22,37 @@ MS = 1_000_000
 BEFORE_MODEL = {"unauthorized", "not_found", "method_not_allowed"}  # these count for no model
 
 
+PARTS = (1 * MS, 5 * MS, 2 * MS)
+
+
 def used() -> ModelStats:
     """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
     stats = ModelStats("echo", "1")
-    stats.whole[Klass.REALTIME].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
+    stats.whole[Klass.REALTIME].ran(0, "full", "", 3, PARTS)
     for rows in (1, 2):
-        stats.call_answered("ok", 13 * MS, Klass.REALTIME, Answer([], 4 * MS, (1 * MS, 5 * MS, 2 * MS), 3), rows)
+        stats.call_answered("ok", 13 * MS, Klass.REALTIME, Answer([], 4 * MS, PARTS, 3), rows)
     for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
         stats.call_answered(outcome, 1 * MS, Klass.REALTIME)
     return stats
 
 
-def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> Gauges:
-    waiting = {"realtime": 7, "best_effort": 0} if waiting is None else waiting
-    return Gauges(
-        stats, pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
-        oldest_ns=oldest_ns, demand_ns={"realtime": 0, "best_effort": 0, **dict.fromkeys(stats.calls, 1500 * MS)},
+def gauges_of(stats: ModelStats, **more: Any) -> Gauges:
+    demand_ns = {"realtime": 0, "best_effort": 0, **dict.fromkeys(stats.calls, 1500 * MS)}
+    given = Gauges(
+        stats, pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting={"realtime": 7, "best_effort": 0},
+        oldest_ns=0, demand_ns=demand_ns,
     )  # fmt: skip
+    return replace(given, **more)
 
 
-def page(*models: ModelStats) -> bytes:
-    """A rendered page of them."""
-    text, _ = render(Snapshot([gauges_of(stats, {}) for stats in models], [1.5]))
-    return text
-
-
-def samples(
-    stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0, **more: Any
-) -> dict[str, float]:
-    """Every sample of a rendered page, written `name{label,...}`. `more`: other fields of the gauges."""
-    gauges = replace(gauges_of(stats, waiting, oldest_ns), **more)
-    text, content_type = render(Snapshot([gauges], [1.5]))
+def samples(stats: ModelStats, **more: Any) -> dict[str, float]:
+    """Every sample of a rendered page, written `name{label,...}`. `more`: fields of the gauges."""
+    text, content_type = render(Snapshot([gauges_of(stats, **more)], [1.5]))
     assert content_type.startswith("text/plain")
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
-            labels = ",".join(f"{v}" for k, v in sorted(sample.labels.items()) if k not in ("model", "version"))
+            labels = ",".join(v for k, v in sorted(sample.labels.items()) if k not in ("model", "version"))
             if sample.name.startswith(("starling_", "nv_")):
                 # the parser appends _total to every counter; Triton's have none
                 name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
@@ -67,15 +62,16 @@ def samples(
     return found
 
 
-def shown(expected: dict[str, float], stats: ModelStats, *given: Any, **more: Any) -> dict[str, float]:
+def shown(expected: dict[str, float], stats: ModelStats, **more: Any) -> dict[str, float]:
     """The samples, which have these among them."""
-    found = samples(stats, *given, **more)
+    found = samples(stats, **more)
     assert {name: found.get(name) for name in expected} == expected
     return found
 
 
 def test_our_names_and_tritons() -> None:
-    assert b'\nnv_inference_request_success{model="echo",version="1"} 2.0\n' in page(used())  # without a suffix
+    text, _ = render(Snapshot([gauges_of(used())], []))
+    assert b'\nnv_inference_request_success{model="echo",version="1"} 2.0\n' in text  # without a suffix
     expected = {
         "starling_request_duration_seconds_count{realtime}": 6, "starling_refusal_duration_seconds_count{realtime}": 1,
         "starling_rows_answered_total{}": 3, "starling_queue_duration_seconds_count{realtime}": 2,
@@ -109,9 +105,9 @@ def test_no_series_appears_with_the_first_call(stages: int) -> None:
             if outcome not in BEFORE_MODEL:
                 stats.call_answered(outcome, MS, klass)
         for number, reason in enumerate(Formed):
-            for batches in [(stats.whole[klass], ""), *((one[klass], "new") for one in stats.stages)]:
-                batches[0].ran(number % 2, reason, batches[1], 3, (MS, 5 * MS, 2 * MS))
-        stats.call_answered("ok", 20 * MS, klass, Answer([], 4 * MS, (MS, 5 * MS, 2 * MS), 1), 1)
+            for batches, operation in [(stats.whole[klass], ""), *((one[klass], "new") for one in stats.stages)]:
+                batches.ran(number % 2, reason, operation, 3, PARTS)
+        stats.call_answered("ok", 20 * MS, klass, Answer([], 4 * MS, PARTS, 1), 1)
         if stages:
             stats.first_piece(MS, klass)
             stats.next_piece(MS, 2, klass)
@@ -122,21 +118,17 @@ def test_no_series_appears_with_the_first_call(stages: int) -> None:
 
 def test_calls_by_class() -> None:
     stats = used()
-    found = samples(stats, {"realtime": 0, "best_effort": 3}, 250 * MS)  # none of them has ended yet
-    assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
-    assert found["starling_request_duration_seconds_count{best_effort}"] == 0
+    waits = {"starling_queue_length{best_effort}": 3, "starling_best_effort_oldest_seconds{}": 0.25}  # none has ended
+    expected = {**waits, "starling_request_duration_seconds_count{best_effort}": 0}
+    shown(expected, stats, waiting={"realtime": 0, "best_effort": 3}, oldest_ns=250 * MS)
 
-    stats.call_answered("ok", 20 * MS, Klass.BEST_EFFORT, Answer([], 6 * MS, (1 * MS, 5 * MS, 2 * MS), 1), 1)
+    stats.call_answered("ok", 20 * MS, Klass.BEST_EFFORT, Answer([], 6 * MS, PARTS, 1), 1)
     expected = {
-        "starling_requests_total{best_effort,ok}": 1,
-        "starling_requests_total{realtime,ok}": 2,
+        "starling_requests_total{best_effort,ok}": 1, "starling_requests_total{realtime,ok}": 2,
         "starling_request_duration_seconds_sum{best_effort}": 0.02,
-        "starling_queue_duration_seconds_count{best_effort}": 1,
-        "starling_queue_length{best_effort}": 0,
-        "starling_best_effort_oldest_seconds{}": 0,
-        "nv_inference_request_success{}": 3,  # Triton knows no classes
-        "nv_inference_queue_duration_us{}": 14_000,
-    }
+        "starling_queue_duration_seconds_count{best_effort}": 1, **dict.fromkeys(waits, 0),
+        "nv_inference_request_success{}": 3, "nv_inference_queue_duration_us{}": 14_000,  # Triton knows no classes
+    }  # fmt: skip
     shown(expected, stats)
 
 
@@ -145,15 +137,12 @@ def test_batches_by_class_and_by_stage() -> None:
     stats.stages[0][Klass.REALTIME].ran(0, "idle", "new", 3, (1 * MS, 2 * MS, 0))
     stats.stages[1][Klass.BEST_EFFORT].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
     stats.stages[1][Klass.REALTIME].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
-    expected = {
-        "starling_batches_total{realtime,new,idle,0,0}": 1,
-        "starling_batches_total{best_effort,on,full,1,0}": 1,
-        "starling_batches_total{realtime,on,full,1,0}": 1,
-        "starling_batch_size_sum{realtime,0}": 3,
-        "starling_batch_size_sum{best_effort,1}": 4,
+    expected: dict[str, float] = {
+        "starling_batches_total{realtime,new,idle,0,0}": 1, "starling_batches_total{best_effort,on,full,1,0}": 1,
+        "starling_batches_total{realtime,on,full,1,0}": 1, "starling_batch_size_sum{realtime,0}": 3,
+        "starling_batch_size_sum{best_effort,1}": 4, "starling_batch_size_sum{best_effort,0}": 0,
         "starling_compute_duration_seconds_sum{best_effort,1}": 0.003,
-        "starling_batch_size_sum{best_effort,0}": 0,
-    }
+    }  # fmt: skip
     shown(expected, stats)
     stats.wrote(5, 3)
     expected = {
@@ -177,40 +166,28 @@ def test_what_the_server_is_and_how() -> None:
     pauses = SimpleNamespace(count=4, seconds=0.5, longest_s=0.25)
     server = of_server(lifecycle, build, 7, {"bad_request": 5}, pauses)  # type: ignore[arg-type]
     text, _ = render(Snapshot([], []), server)
-    lines = text.decode().splitlines()
-    for line in (
-        'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0',
-        "starling_live 1.0",
-        "starling_ready 0.0",
-        'starling_model_ready{model="echo",version="1"} 1.0',
-        'starling_model_ready{model="m",version="2"} 0.0',
-        "starling_open_connections 3.0",
-        "starling_held_bytes 7.0",
-        "starling_lost_log_lines_total 4.0",
-        "starling_collections_total 4.0",
-        "starling_collection_seconds_total 0.5",
-        "starling_collection_longest_seconds 0.25",
-        'starling_rejected_total{reason="bad_request"} 5.0',
-        'starling_rejected_total{reason="malformed"} 2.0',
-        'starling_rejected_total{reason="not_found"} 0.0',
-    ):
-        assert line in lines
+    lines = {
+        'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0', "starling_live 1.0", "starling_ready 0.0",
+        'starling_model_ready{model="echo",version="1"} 1.0', 'starling_model_ready{model="m",version="2"} 0.0',
+        "starling_open_connections 3.0", "starling_held_bytes 7.0", "starling_lost_log_lines_total 4.0",
+        "starling_collections_total 4.0", "starling_collection_seconds_total 0.5",
+        "starling_collection_longest_seconds 0.25", 'starling_rejected_total{reason="bad_request"} 5.0',
+        'starling_rejected_total{reason="malformed"} 2.0', 'starling_rejected_total{reason="not_found"} 0.0',
+    }  # fmt: skip
+    assert lines - {*text.decode().splitlines()} == set()
 
 
 def test_statistics_by_class() -> None:
     stats = used()
     assert list(gauges_of(stats).classes()) == ["realtime"]
     stats.call_answered("queue_full", 1 * MS, Klass.BEST_EFFORT)
-    classes = gauges_of(stats, {"realtime": 0, "best_effort": 5}, 30 * MS).classes()
+    classes = gauges_of(stats, waiting={"realtime": 0, "best_effort": 5}, oldest_ns=30 * MS).classes()
     assert classes["realtime"]["success"] == {"count": 2, "ns": 26 * MS}
     assert "oldest_ms" not in classes["realtime"]
+    none = {"count": 0, "ns": 0}
     assert classes["best_effort"] == {
-        "queue_length": 5,
-        "oldest_ms": 30.0,
-        "success": {"count": 0, "ns": 0},
-        "fail": {"count": 1, "ns": 1 * MS},
-        "queue": {"count": 0, "ns": 0},
-    }
+        "queue_length": 5, "oldest_ms": 30.0, "success": none, "fail": {"count": 1, "ns": 1 * MS}, "queue": none,
+    }  # fmt: skip
 
 
 def test_refusals_are_in_no_latency_of_answers() -> None:
@@ -228,12 +205,11 @@ def test_refusals_are_in_no_latency_of_answers() -> None:
 def test_tritons_statistics() -> None:
     shown = used().triton()
     assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("echo", "1", 3, 1)
-    parts = shown["inference_stats"]
-    assert parts["success"] == {"count": 2, "ns": 26 * MS}
-    assert parts["fail"] == {"count": 5, "ns": 5 * MS}
-    assert parts["queue"] == {"count": 2, "ns": 8 * MS}
-    assert parts["compute_infer"] == {"count": 2, "ns": 10 * MS}
-    assert parts["cache_hit"] == {"count": 0, "ns": 0}
+    expected = {
+        "success": {"count": 2, "ns": 26 * MS}, "fail": {"count": 5, "ns": 5 * MS}, "queue": {"count": 2, "ns": 8 * MS},
+        "compute_infer": {"count": 2, "ns": 10 * MS}, "cache_hit": {"count": 0, "ns": 0},
+    }  # fmt: skip
+    assert {name: shown["inference_stats"][name] for name in expected} == expected
     (batch,) = shown["batch_stats"]
     assert (batch["batch_size"], batch["compute_input"]) == (3, {"count": 1, "ns": 1 * MS})
     assert shown["last_inference"] > 1_600_000_000_000  # milliseconds since 1970

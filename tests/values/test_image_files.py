@@ -63,10 +63,7 @@ def test_deep_values_are_rotated_and_inverted_as_their_file_says() -> None:
 def test_every_mode_becomes_rgb(mode: str) -> None:
     made = Image.fromarray(COLOURS).convert(mode) if mode not in ("PA", "LAB") else Image.new(mode, (20, 12))
     kind = "PNG" if mode in ("1", "L", "LA", "P", "RGB", "RGBA") else "TIFF"
-    if mode in ("PA", "HSV"):
-        found = np.asarray(as_rgb(made, "image"))
-    else:
-        found = read(made, kind)
+    found = np.asarray(as_rgb(made, "image")) if mode in ("PA", "HSV") else read(made, kind)
     assert (found == np.asarray(made.convert("RGB"))).all()
 
 

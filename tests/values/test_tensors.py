@@ -18,36 +18,43 @@ from app.values.tensors import has_bools, parse_values, to_json
 INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
 
 
+def parsed(datatype: str, *values: Any) -> Any:
+    return parse_values([*values], spec("x", datatype, len(values)), (1, len(values)), "f")
+
+
 @pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_to_their_limits(datatype: str) -> None:
     limits = np.iinfo(datatype.lower())
     edge = [int(limits.min), int(limits.max)]
-    values = parse_values(edge, spec("x", datatype, 2), (1, 2), "f")
+    values = parsed(datatype, *edge)
     assert (values.tolist(), values.dtype) == ([edge], DATATYPES[datatype])
     for beyond in (edge[0] - 1, edge[1] + 1):
         with pytest.raises(BadRequest, match=f"^f: a value is out of range for {datatype}"):
-            parse_values([beyond], spec("x", datatype, 1), (1, 1), "f")
-    for wrong, kind in (
-        (1.0, "the number 1.0"),
-        ("1", "a string"),
-        (None, "null"),
-        (True, "a boolean"),
-        ({}, "an obj"),
-    ):
-        with pytest.raises(BadRequest, match=f"^f: expected {datatype} values, got {kind}"):
-            parse_values([wrong], spec("x", datatype, 1), (1, 1), "f")
+            parsed(datatype, beyond)
 
 
 @pytest.mark.parametrize(("datatype", "top"), [("FP16", 65504.0), ("FP32", 3.4e38), ("FP64", 1.7e308)])
 def test_floats_to_their_limits(datatype: str, top: float) -> None:
-    values = parse_values([-top, 0, top], spec("x", datatype, 3), (1, 3), "f")
+    values = parsed(datatype, -top, 0, top)
     assert (values.tolist()[0], values.dtype) == (pytest.approx([-top, 0, top]), DATATYPES[datatype])
     if datatype != "FP64":  # beyond its range JSON has no numbers
         with pytest.raises(BadRequest, match=f"out of range for {datatype}"):
-            parse_values([top * 1.01], spec("x", datatype, 1), (1, 1), "f")
-    for wrong in ("1.5", None, True, []):
-        with pytest.raises(BadRequest, match=r"^f: "):
-            parse_values([0.5, wrong], spec("x", datatype, 2), (1, 2), "f")
+            parsed(datatype, top * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "message"),
+    [
+        *((datatype, [wrong], f"expected {datatype} values, got {kind}") for datatype in INTEGERS for wrong, kind in (
+            (1.0, "the number 1.0"), ("1", "a string"), (None, "null"), (True, "a boolean"), ({}, "an obj"))),
+        *((datatype, [0.5, wrong], "") for datatype in ("FP16", "FP32", "FP64") for wrong in ("1.5", None, True, [])),
+        *(("BOOL", [wrong], "expected true and false") for wrong in (2, -1, 0.0, "true", None)),
+        *(("BYTES", ["a", wrong], "expected strings, got") for wrong in (1, None, True, {})),
+    ],
+)  # fmt: skip
+def test_values_of_another_type(datatype: str, values: list[Any], message: str) -> None:
+    with pytest.raises(BadRequest, match=f"^f: {message}"):
+        parsed(datatype, *values)
 
 
 @pytest.mark.parametrize(
@@ -68,18 +75,9 @@ def test_wrong_data(data: Any, words: str) -> None:
         parse_values(data, spec("x", "INT32", 2), (1, 2), "f")
 
 
-def test_booleans() -> None:
-    assert parse_values([True, 0, 1], spec("x", "BOOL", 3), (1, 3), "f").tolist() == [[True, False, True]]
-    for wrong in (2, -1, 0.0, "true", None):
-        with pytest.raises(BadRequest, match=r"^f: expected true and false"):
-            parse_values([wrong], spec("x", "BOOL", 1), (1, 1), "f")
-
-
-def test_strings() -> None:
+def test_booleans_and_strings() -> None:
+    assert parsed("BOOL", True, 0, 1).tolist() == [[True, False, True]]
     assert parse_values([["ß"], [""]], spec("x", "BYTES", 1), (2, 1), "f").tolist() == [["ß".encode()], [b""]]
-    for wrong in (1, None, True, {}):
-        with pytest.raises(BadRequest, match=r"^f: expected strings, got"):
-            parse_values(["a", wrong], spec("x", "BYTES", 1), (2, 1), "f")
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=100))

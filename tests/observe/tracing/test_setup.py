@@ -52,11 +52,10 @@ def test_a_flag_or_a_standard_variable_switches_it_on(flag: str | None, name: st
 @pytest.mark.parametrize(
     ("variable", "value", "service"),
     [
-        ("OTEL_SERVICE_NAME", "mine", "mine"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=ours,k=v", "ours"),
+        ("OTEL_SERVICE_NAME", "mine", "mine"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=ours,k=v", "ours"),
         ("X", "", "starling"),
     ],
-)
+)  # fmt: skip
 def test_which_service_it_is(variable: str, value: str, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
     collected = Collected()
