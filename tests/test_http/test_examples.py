@@ -10,13 +10,12 @@ import orjson
 import pytest
 
 from app.contract import Model, ModelInfo, SampleRow, TensorSpec
-from app.http.body import Limits
 from app.http.codecs.v2 import V2
 from app.http.examples import READABLE, example_values, form_body, friendly_example
 
 from .catalog import FakeServed, spec
+from .echo import LIMITS
 
-LIMITS = Limits(1 << 20, 1 << 20, 1 << 20, 1.0, 10)
 PICTURE = b"\x89PNG\r\n"
 
 
@@ -39,8 +38,7 @@ def test_plain_values_in_the_shape_of_one_row(inputs: tuple[TensorSpec, ...], da
     served = served_of(*inputs)
     body = form_body(served)
     assert [tensor["data"] for tensor in body["inputs"]] == [data]
-    call = V2().decode(served, {}, orjson.dumps(body), LIMITS)
-    assert call.rows == 1
+    assert V2().decode(served, {}, orjson.dumps(body), LIMITS).rows == 1
 
 
 def test_the_row_that_it_was_tried_with_comes_first() -> None:

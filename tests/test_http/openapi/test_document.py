@@ -48,10 +48,7 @@ MODELS: dict[str, Served] = {
     ),
     "text": tried(served("text", (spec("t", "BYTES", 2),), (spec("u", "BYTES", 2),), present=lambda row: 1), WORDS),
     "objects": tried(served("objects", (IMAGE,), labels_and_scores(2)), b"\x89PNG"),
-    "table": tried(
-        served("table", (spec("city", "BYTES"), spec("age", "FP64")), (Y,)),
-        b"Bonn", 1,
-    ),
+    "table": tried(served("table", (spec("city", "BYTES"), spec("age", "FP64")), (Y,)), b"Bonn", 1),
     "half": tried(served("half", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),)), [1, 1]),
     "large": tried(served("large", (spec("x", "FP32", 3, 64, 64),), (Y,)), np.ones((3, 64, 64))),
 }  # fmt: skip
@@ -70,16 +67,13 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
         yield from ((path, one) for method, one in item.items() if method != "parameters")
 
 
-def schemas(node: Any) -> Iterator[dict[str, Any]]:
-    """Every schema that stands in a document."""
+def objects(node: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a document."""
     if isinstance(node, dict):
-        if isinstance(node.get("schema"), dict):
-            yield node["schema"]
-        for value in node.values():
-            yield from schemas(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from schemas(value)
+        yield node
+    if isinstance(node, dict | list):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from objects(value)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,8 @@ def schemas(node: Any) -> Iterator[dict[str, Any]]:
 )
 def test_the_document_is_valid(document: dict[str, Any]) -> None:
     Draft202012Validator(OPENAPI).validate(document)
-    for schema in (*schemas(document["paths"]), *document["components"]["schemas"].values()):
+    used = [one["schema"] for one in objects(document["paths"]) if isinstance(one.get("schema"), dict)]
+    for schema in (*used, *document["components"]["schemas"].values()):
         Draft202012Validator.check_schema(schema)
     ids = [operation["operationId"] for _, operation in operations(document)]
     assert len(set(ids)) == len(ids)
@@ -142,9 +137,8 @@ def test_the_newest_version_is_documented() -> None:
     older = replace(MODELS["echo"], info=replace(MODELS["echo"].info, version="9"))
     document = made(second, older)
     assert document["tags"][0]["description"].startswith("Version 10 ")
-    assert [path for path in document["paths"] if "/echo" in path] == [
-        "/v2/models/echo/infer", "/v1/models/echo:predict", "/predict/echo",
-    ]  # fmt: skip
+    paths = [path for path in document["paths"] if "/echo" in path]
+    assert paths == ["/v2/models/echo/infer", "/v1/models/echo:predict", "/predict/echo"]
 
 
 def test_the_document_is_made_again_where_other_models_serve() -> None:
@@ -181,15 +175,11 @@ def make_app() -> FastAPI:
     return app
 
 
-def routes() -> Iterator[tuple[str, str]]:
-    for path, methods in make_app().openapi()["paths"].items():
-        yield from ((path, method) for method in methods if method != "head")
-
-
 @pytest.mark.filterwarnings("ignore:Duplicate Operation ID")  # FastAPI's own document, made for the paths alone
 def test_the_paths_are_those_that_are_served() -> None:
     documented = {(path, method) for path, method, _ in OPERATIONS}
-    assert documented - {(path, "post") for path in INFERRING} == set(routes())
+    routes = {(path, method) for path, item in make_app().openapi()["paths"].items() for method in item}
+    assert documented - {(path, "post") for path in INFERRING} == {one for one in routes if one[1] != "head"}
     for path in INFERRING:
         found = find_route(path.format(model="m", version="1"), b"")
         assert found is not None, path
@@ -222,20 +212,6 @@ def test_each_operation_is_described() -> None:
 
 
 def test_every_reference_resolves() -> None:
-    def references(node: Any) -> Iterator[dict[str, Any]]:
-        if isinstance(node, dict):
-            if "$ref" in node:
-                yield node
-            for value in node.values():
-                yield from references(value)
-        elif isinstance(node, list):
-            for value in node:
-                yield from references(value)
-
-    used = {one["$ref"] for one in references(GENERIC) if resolved(one) is not None}
-    there = {
-        f"#/components/{kind}/{name}"
-        for kind in ("schemas", "headers", "responses", "parameters")
-        for name in GENERIC["components"][kind]
-    }
-    assert used == there
+    used = {one["$ref"] for one in objects(GENERIC) if "$ref" in one and resolved(one) is not None}
+    kinds = ("schemas", "headers", "responses", "parameters")
+    assert used == {f"#/components/{kind}/{name}" for kind in kinds for name in GENERIC["components"][kind]}
