@@ -19,7 +19,7 @@ from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
 
-DEMO = Path(__file__).resolve().parents[2] / "app" / "models" / "demo"
+ECHO = Path(__file__).resolve().parents[2] / "app" / "models" / "demo" / "echo"
 KEY = {"X-API-Key": "right"}
 
 
@@ -27,12 +27,7 @@ async def test_what_no_model_counts_is_counted(tmp_path: Path) -> None:
     lifecycle = Lifecycle()
     lifecycle.certificate_expires, lifecycle.malformed = lambda: 4e9, lambda: 3
     settings = Settings(
-        models="",
-        model=(f"echo={DEMO / 'echo'}",),
-        profile_dir=tmp_path,
-        profile_budget_s=0,
-        api_key="right",
-        max_connections=9,
+        models="", model=(f"echo={ECHO}",), profile_dir=tmp_path, profile_budget_s=0, api_key="right", max_connections=9
     )
     async with serving(create_app(settings, lifecycle)) as (client, _):
         for path, headers, connections, status in (
@@ -64,7 +59,7 @@ RIGHT = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [
 async def test_a_model_that_is_unloaded_is_freed_while_its_clients_stay(
     asked: dict[str, Any], status: int, tmp_path: Path
 ) -> None:
-    settings = Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0)
+    settings = Settings(models=str(ECHO.parent), profile_dir=tmp_path, profile_budget_s=0)
     app = create_app(settings, lifecycle := Lifecycle())
     async with app.running() as state:
         await lifecycle.loaded.wait()
