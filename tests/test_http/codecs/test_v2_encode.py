@@ -22,11 +22,9 @@ def answer(*arrays: Any) -> Answer:
     return Answer(list(arrays), 0, 0, 1)
 
 
-def asked(info: ModelInfo, **fields: Any) -> DecodedCall:
-    call = DecodedCall(1, [], {}, outputs=[(index, False) for index in range(len(info.outputs))])
-    for name, value in fields.items():
-        setattr(call, name, value)
-    return call
+def asked(*outputs: tuple[int, bool]) -> DecodedCall:
+    """For these outputs: index, and whether as binary. For all as JSON without any."""
+    return DecodedCall(1, [], {}, outputs=[*outputs] or None)
 
 
 WRITTEN = ModelInfo(
@@ -41,7 +39,7 @@ def test_rows_that_ran_for_different_lengths(rows: int, binary: bool) -> None:
     """Padded to the longest of them, and what each one's own length is."""
     text, n = (array[:rows] for array in TWO_ROWS)
     given = Answer([text, n], 0, 0, 1, lengths=[3, 1][:rows])
-    body, length = encode(asked(WRITTEN, outputs=[(0, binary), (1, False)]), given, WRITTEN)
+    body, length = encode(asked((0, binary), (1, False)), given, WRITTEN)
     first, second = json.loads(body[:length])["outputs"]
     told = {"lengths": "3,1"} if rows == 2 else {}
     assert first["shape"] == [rows, 3]
@@ -53,31 +51,31 @@ def test_rows_that_ran_for_different_lengths(rows: int, binary: bool) -> None:
 def test_one_output_of_rows_own_lengths_tells_them_too() -> None:
     info = dataclasses.replace(WRITTEN, outputs=WRITTEN.outputs[:1])
     given = Answer([TWO_ROWS[0]], 0, 0, 1, lengths=[3, 1])
-    for outputs in (None, [(0, True)]):
-        body, length = encode(asked(info, outputs=outputs), given, info)
+    for outputs in ((), ((0, True),)):
+        body, length = encode(asked(*outputs), given, info)
         assert json.loads(body[:length])["outputs"][0]["parameters"]["lengths"] == "3,1"
 
 
 def test_strings_back() -> None:
     texts = np.array([["ß".encode()], [b""]], object)
-    body, length = encode(asked(TEXT), answer(texts), TEXT)
+    body, length = encode(asked(), answer(texts), TEXT)
     assert (json.loads(body)["outputs"][0]["data"], length) == (["ß", ""], None)
-    body, length = encode(asked(TEXT, outputs=[(0, True)]), answer(texts), TEXT)
+    body, length = encode(asked((0, True)), answer(texts), TEXT)
     assert body[length:] == b"\x02\0\0\0\xc3\x9f\0\0\0\0"
     with pytest.raises(BadRequest, match=r"'u'.*UTF-8.*binary"):
-        encode(asked(TEXT), answer(np.array([[b"\xff"]], object)), TEXT)
+        encode(asked(), answer(np.array([[b"\xff"]], object)), TEXT)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("outputs", [None, [(0, False)]])
+@pytest.mark.parametrize("outputs", [(), ((0, False),)])
 def test_what_json_has_not(wrong: float, outputs: Any) -> None:
     with pytest.raises(OutputNotJson, match=r"'y'.*binary"):
-        encode(asked(ECHO, outputs=outputs), answer(np.array([[1, 2, 3, wrong]], "f4")), ECHO)
+        encode(asked(*outputs), answer(np.array([[1, 2, 3, wrong]], "f4")), ECHO)
 
 
 def test_null_as_a_text_is_no_nan() -> None:
     named = ModelInfo("null", "1", "pytorch", (spec("null", "FP32", 4),), (spec("null", "FP32", 4),))
-    body, _ = encode(asked(named), answer(np.ones((1, 4), "f4")), named)
+    body, _ = encode(asked(), answer(np.ones((1, 4), "f4")), named)
     assert json.loads(body)["outputs"][0]["data"] == [1, 1, 1, 1]
 
 
@@ -96,14 +94,13 @@ def test_rows_of_a_batch_are_encoded_as_alone(shape: tuple[int, ...], dtype: str
         values = np.random.default_rng(rows).normal(0, 20, (rows, *shape)).astype(dtype)
         for row, one in enumerate(in_a_batch(values)):
             alone = answer(values[row : row + 1])
-            plain, binary = DecodedCall(1, [], {}), DecodedCall(1, [], {}, outputs=[(0, True)])
-            body, _ = encode(plain, one, info)
-            assert body == encode(plain, alone, info)[0]
+            body, _ = encode(asked(), one, info)
+            assert body == encode(asked(), alone, info)[0]
             (output,) = json.loads(body)["outputs"]
             assert output["shape"] == [1, *shape]
             assert np.array_equal(np.array(output["data"], dtype), values[row].ravel())
-            body, length = encode(binary, one, info)
-            assert (body, length) == encode(binary, alone, info)
+            body, length = encode(asked((0, True)), one, info)
+            assert (body, length) == encode(asked((0, True)), alone, info)
             assert body[length:] == values[row].tobytes()
             assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": values[row].nbytes}
 
@@ -111,10 +108,9 @@ def test_rows_of_a_batch_are_encoded_as_alone(shape: tuple[int, ...], dtype: str
 def test_a_row_that_is_no_number_spoils_no_other_row() -> None:
     values = np.array([[1, 2, 3, 4], [1, np.nan, 3, 4], [5, 6, 7, np.inf], [0.1, 0.2, 0.3, 0.4]], "f4")
     good, bad, endless, last = in_a_batch(values)
-    call = DecodedCall(1, [], {})
     for one, numbers in ((good, [1, 2, 3, 4]), (last, [0.1, 0.2, 0.3, 0.4])):
-        body, _ = encode(call, one, ECHO)
+        body, _ = encode(asked(), one, ECHO)
         assert json.loads(body)["outputs"][0]["data"] == numbers
     for one in (bad, endless):
         with pytest.raises(OutputNotJson, match="'y'"):
-            encode(call, one, ECHO)
+            encode(asked(), one, ECHO)

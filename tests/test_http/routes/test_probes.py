@@ -20,6 +20,13 @@ LIVE = ["/v2/health/live", "/livez", "/healthz"]
 READY = ["/v2/health/ready", "/readyz", "/ping", "/health"]
 
 
+def probes_app() -> FastAPI:
+    app = FastAPI()
+    app.include_router(probes.router)
+    install_error_handlers(app)
+    return app
+
+
 @pytest.fixture
 def health() -> Lifecycle:
     """Of a server with one model, which is ready."""
@@ -30,31 +37,26 @@ def health() -> Lifecycle:
 
 @pytest.fixture
 async def http(health: Lifecycle) -> AsyncIterator[httpx.AsyncClient]:
-    app = FastAPI()
-    app.include_router(probes.router)
-    install_error_handlers(app)
-    async with client(app, health=health) as opened:
+    async with client(probes_app(), health=health) as opened:
         yield opened
 
 
+@pytest.mark.parametrize("why", [None, "a: loading; b: failed: no such file"])
 @pytest.mark.parametrize(("path", "word"), [(path, "live") for path in LIVE] + [(path, "ready") for path in READY])
-async def test_a_probe_that_fails_says_why_and_head_is_get_without_a_body(
-    http: httpx.AsyncClient, health: Lifecycle, path: str, word: str
+async def test_a_probe_says_why_it_fails_and_head_is_get_without_a_body(
+    http: httpx.AsyncClient, health: Lifecycle, path: str, word: str, why: str | None
 ) -> None:
-    reason = "a: loading; b: failed: no such file"
-    for why, status in ((None, 200), (reason, 503)):
-        health.failed = why
-        answer, headed = await http.get(path), await http.head(path)
-        assert (answer.status_code, answer.json()) == (status, {word: not why, **({"reason": why} if why else {})})
-        assert (headed.status_code, headed.headers) == (answer.status_code, answer.headers)
-    assert answer.headers.get("retry-after") == ("1" if word == "ready" else None)
-    app = FastAPI()
-    app.include_router(probes.router)
-    connection = Connection(app, state={"health": health})  # httpx would hide a body
+    health.failed = why
+    answer, headed = await http.get(path), await http.head(path)
+    status = 503 if why else 200
+    assert (answer.status_code, answer.json()) == (status, {word: not why, **({"reason": why} if why else {})})
+    assert (headed.status_code, headed.headers) == (status, answer.headers)
+    assert answer.headers.get("retry-after") == ("1" if word == "ready" and why else None)
+    connection = Connection(probes_app(), state={"health": health})  # httpx would hide a body
     connection.send(b"HEAD %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
     await connection.done()
     head, rest = connection.transport.written.split(b"\r\n\r\n")
-    assert (head.startswith(b"HTTP/1.1 503"), rest) == (True, b"")
+    assert (head[:12], rest) == (b"HTTP/1.1 %d" % status, b"")
 
 
 async def test_verbose_readiness_has_the_lines_of_the_index(http: httpx.AsyncClient, health: Lifecycle) -> None:
