@@ -27,6 +27,7 @@ from .test_v1 import IMAGE, SCALAR, TEXT, TOKENS, VECTOR, Y, refused
 
 TABLE = served("table", (spec("city", "BYTES"), spec("area", "FP64")), Y)
 HALF = served("half", (spec("x", "FP16", 2),), Y)
+BARE = served("bare", (spec("text", "BYTES"),), Y)
 JSON = "application/json"
 NPY = "application/x-npy"
 
@@ -73,106 +74,85 @@ def sees_pixels(content_type: str, body: bytes) -> dict[str, Any]:
 SEEING = served("seeing", (spec("x", "UINT8", 2, 3),), Y, decode=sees_pixels)
 
 
-@pytest.mark.parametrize(
-    ("model", "body", "rows", "single", "shape"),
-    [
-        (VECTOR, b"[1, 2, 3, 4]", 1, True, (1, 4)),
-        (IMAGE, b"[[1, 2, 3], [4, 5, 6]]", 1, True, (1, 2, 3)),
-        (IMAGE, b"[1, 2, 3, 4, 5, 6]", 1, True, (1, 2, 3)),
-        (IMAGE, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", 2, False, (2, 2, 3)),
-        (SCALAR, b"5", 1, True, (1,)),
-        (SCALAR, b"[5, 6]", 2, False, (2,)),
-        (TEXT, b'"hello"', 1, True, (1, 1)),
-        (TOKENS, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', 1, True, (1, 3)),
-        (TOKENS, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', 2, False, (2, 2)),
-    ],
-)
-def test_json_rows(model: FakeServed, body: bytes, rows: int, single: bool, shape: tuple[int, ...]) -> None:
-    call = decode(model, JSON, body)
-    assert (call.rows, call.single) == (rows, single)
-    assert [array.shape for array in call.arrays] == [shape] * len(model.info.inputs)
-    assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
-
-
-@pytest.mark.parametrize(
-    "body", [
-        b'[{"city": "Bonn", "area": 70.5}, {"area": 9, "city": "Ulm"}]',
-        b'{"city": ["Bonn", "Ulm"], "area": [70.5, 9]}',
-    ],
-)  # fmt: skip
-def test_named_inputs_as_objects_and_as_columns(body: bytes) -> None:
-    call = decode(TABLE, JSON, body)
-    assert (call.rows, call.single) == (2, False)
-    assert [array.tolist() for array in call.arrays] == [[b"Bonn", b"Ulm"], [70.5, 9.0]]
-
-
-@pytest.mark.parametrize(
-    ("model", "body", "words"),
-    [
-        (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
-        (VECTOR, b"[1, 2, 3, true]", ["body:", "boolean"]),
-        (TABLE, b'[{"city": "Bonn", "area": NaN}]',
-         ["body[0].area:", "NaN is not JSON; send a number, or the tensor as binary"]),
-        (TABLE, b'[{"city": "Bonn", "area": 1}, {"city": "Bonn"}]', ["body[1]:", "'area' is missing"]),
-        (TABLE, b'[{"city": 5, "area": 1}]', ["body[].city:", "expected strings, got the number 5"]),
-        (TABLE, b'[{"city": "Bonn", "area": true}]', ["body[].area:", "got a boolean"]),
-        (TABLE, b'[{"city": "Bonn", "area": null}]', ["body[].area:", "got null"]),
-        (VECTOR, b"[" * 3000 + b"]" * 3000, ["body:", "nested too deeply"]),
-        (VECTOR, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
-        (VECTOR, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
-        (SCALAR, b"[]", ["body:", "at least 1 row"]),
-        (TOKENS, b"[1, 2]", ["body:", "'ids', 'mask'"]),
-        (TOKENS, b'{"ids": [1, 2], "mask": [1]}',
-         ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"]),
-        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
-        (TOKENS, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
-    ],
-)  # fmt: skip
-def test_json_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
-    refused(words, decode, model, JSON, body)
-
-
-@pytest.mark.parametrize(
-    ("model", "array", "rows", "single"),
-    [
-        (VECTOR, np.arange(4, dtype=np.float64), 1, True),
-        (VECTOR, np.arange(8, dtype=">f4").reshape(2, 4), 2, False),
-        (VECTOR, np.array([True, False, True, True]), 1, True),
-        (IMAGE, np.asfortranarray(np.arange(6).reshape(2, 3)), 1, True),
-        (SCALAR, np.int64(3), 1, True),
-    ],
-)
-def test_npy_rows(model: FakeServed, array: Any, rows: int, single: bool) -> None:
-    call = decode(model, NPY, npy(array))
-    assert (call.rows, call.single) == (rows, single)
-    assert call.arrays[0].dtype == model.info.inputs[0].dtype
-    np.testing.assert_array_equal(call.arrays[0], np.asarray(array).reshape(call.arrays[0].shape))
-
-
 def header(shape: str, descr: str = "'<f4'") -> bytes:
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("model", "body", "words"),
+    ("model", "kind", "body", "single", "arrays"),
     [
-        (VECTOR, b"\x93NUMPY", ["not a valid .npy"]),
-        (VECTOR, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
-        (VECTOR, header("(1000000000000, 4)"), ["got 0"]),
-        (VECTOR, header("(-1, -4)") + b"\0" * 16, ["at least 0"]),
-        (VECTOR, header("(4,)", "'|O'") + b"\0" * 32, ["dtype object"]),
-        (VECTOR, header("(4,)", "'|S0'"), ["dtype"]),
-        (VECTOR, header("-" * 9000 + "1"), ["not a valid .npy"]),
-        (VECTOR, npy(["1", "2", "3", "4"]), ["FP32"]),
-        (IMAGE, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
-        (IMAGE, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
-        (HALF, npy([1e6, 0.0]), ["range", "FP16"]),
-        (TOKENS, npy([1, 2]), ["'ids', 'mask'"]),
+        (VECTOR, JSON, b"[1, 2, 3, 4]", True, [[[1, 2, 3, 4]]]),
+        (IMAGE, JSON, b"[[1, 2, 3], [4, 5, 6]]", True, [[[[1, 2, 3], [4, 5, 6]]]]),
+        (IMAGE, JSON, b"[1, 2, 3, 4, 5, 6]", True, [[[[1, 2, 3], [4, 5, 6]]]]),
+        (IMAGE, JSON, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", False, [[[[1, 2, 3], [4, 5, 6]]] * 2]),
+        (SCALAR, JSON, b"5", True, [[5]]),
+        (SCALAR, JSON, b"[5, 6]", False, [[5, 6]]),
+        (TEXT, JSON, b'"hello"', True, [[[b"hello"]]]),
+        (TOKENS, JSON, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', True, [[[5, 6, 7]], [[1, 1, 1]]]),
+        (TOKENS, JSON, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', False,
+         [[[5, 6], [7, 8]], [[1, 1], [1, 0]]]),
+        (TABLE, JSON, b'[{"city": "Bonn", "area": 70.5}, {"area": 9, "city": "Ulm"}]', False,
+         [[b"Bonn", b"Ulm"], [70.5, 9.0]]),
+        (TABLE, JSON, b'{"city": ["Bonn", "Ulm"], "area": [70.5, 9]}', False, [[b"Bonn", b"Ulm"], [70.5, 9.0]]),
+        (BARE, JSON, b'{"b64": "/wA="}', True, [[b"\xff\0"]]),
+        (BARE, JSON, b'{"text": {"b64": "/wA="}}', True, [[b"\xff\0"]]),
+        (BARE, JSON, b'["a", {"b64": "/wA="}]', False, [[b"a", b"\xff\0"]]),
+        (VECTOR, NPY, npy(np.arange(4, dtype=np.float64)), True, [[[0, 1, 2, 3]]]),
+        (VECTOR, NPY, npy(np.arange(8, dtype=">f4").reshape(2, 4)), False, [[[0, 1, 2, 3], [4, 5, 6, 7]]]),
+        (VECTOR, NPY, npy([True, False, True, True]), True, [[[1, 0, 1, 1]]]),
+        (IMAGE, NPY, npy(np.asfortranarray(np.arange(6).reshape(2, 3))), True, [[[[0, 1, 2], [3, 4, 5]]]]),
+        (SCALAR, NPY, npy(np.int64(3)), True, [[3]]),
+        *((model, kind, b"the \xff cat", True, [array])  # a file where nothing decodes it
+          for model, array in ((TEXT, [[b"the \xff cat"]]), (BARE, [b"the \xff cat"]))
+          for kind in ("text/plain; charset=utf-8", None)),
     ],
-)
-def test_npy_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
-    refused(["body: ", *words], decode, model, NPY, body)
+)  # fmt: skip
+def test_rows(model: FakeServed, kind: str | None, body: bytes, single: bool, arrays: list[Any]) -> None:
+    call = decode(model, kind, body)
+    assert (call.rows, call.single) == (len(arrays[0]), single)
+    assert [array.tolist() for array in call.arrays] == arrays
+    assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "body", "words"),
+    [
+        (VECTOR, JSON, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
+        (VECTOR, JSON, b"[1, 2, 3, true]", ["body:", "boolean"]),
+        (TABLE, JSON, b'[{"city": "Bonn", "area": NaN}]',
+         ["body[0].area:", "NaN is not JSON; send a number, or the tensor as binary"]),
+        (TABLE, JSON, b'[{"city": "Bonn", "area": 1}, {"city": "Bonn"}]', ["body[1]:", "'area' is missing"]),
+        (TABLE, JSON, b'[{"city": 5, "area": 1}]', ["body[].city:", "expected strings, got the number 5"]),
+        (TABLE, JSON, b'[{"city": "Bonn", "area": true}]', ["body[].area:", "got a boolean"]),
+        (TABLE, JSON, b'[{"city": "Bonn", "area": null}]', ["body[].area:", "got null"]),
+        (VECTOR, JSON, b"[" * 3000 + b"]" * 3000, ["body:", "nested too deeply"]),
+        (VECTOR, JSON, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
+        (VECTOR, JSON, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
+        (SCALAR, JSON, b"[]", ["body:", "at least 1 row"]),
+        (TOKENS, JSON, b"[1, 2]", ["body:", "'ids', 'mask'"]),
+        (TOKENS, JSON, b'{"ids": [1, 2], "mask": [1]}',
+         ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"]),
+        (TOKENS, JSON, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
+        (TOKENS, JSON, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
+        (BARE, JSON, b'{"b64": 7}', ["body: b64: expected a base64 string"]),
+        (VECTOR, NPY, b"\x93NUMPY", ["not a valid .npy"]),
+        (VECTOR, NPY, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
+        (VECTOR, NPY, header("(1000000000000, 4)"), ["got 0"]),
+        (VECTOR, NPY, header("(-1, -4)") + b"\0" * 16, ["at least 0"]),
+        (VECTOR, NPY, header("(4,)", "'|O'") + b"\0" * 32, ["dtype object"]),
+        (VECTOR, NPY, header("(4,)", "'|S0'"), ["dtype"]),
+        (VECTOR, NPY, header("-" * 9000 + "1"), ["not a valid .npy"]),
+        (VECTOR, NPY, npy(["1", "2", "3", "4"]), ["FP32"]),
+        (IMAGE, NPY, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
+        (IMAGE, NPY, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
+        (HALF, NPY, npy([1e6, 0.0]), ["range", "FP16"]),
+        (TOKENS, NPY, npy([1, 2]), ["'ids', 'mask'"]),
+        (BARE, "image/png", b"the cat", ["expected a readable"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(model: FakeServed, kind: str, body: bytes, words: list[str]) -> None:
+    refused(["body", *words], decode, model, kind, body)
 
 
 UNSPECIFIC = pytest.mark.parametrize("unspecific", [None, "application/x-www-form-urlencoded"])
@@ -202,6 +182,8 @@ def test_what_no_type_fits(unspecific: str | None) -> None:
         decode(VECTOR, unspecific, b"")
     with pytest.raises(UnsupportedMedia, match=r"expected application/json for .*, got content type 'text/plain'"):
         decode(TOKENS, "text/plain", b"x")
+    with pytest.raises(UnsupportedMedia):
+        decode(served("pair", (spec("text", "BYTES", 2),), Y), unspecific, b"the cat")
 
 
 def test_json_may_be_called_plain_text_where_no_text_is_read() -> None:
@@ -228,31 +210,6 @@ def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
     decode(model, octets, b"the cat")
     decode(model, *multipart((FILE.format("a.csv"), octets, b"the cat"), (FILE.format("a"), octets, b"the cat")))
     assert kinds == ["", octets, "text/csv", octets]
-
-
-@pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", None])
-def test_a_file_is_a_row_of_bytes_where_nothing_decodes_it(kind: str | None) -> None:
-    bare = served("bare", (spec("text", "BYTES"),), Y)
-    for model, row in ((TEXT, [b"the \xff cat"]), (bare, b"the \xff cat")):
-        call = decode(model, kind, b"the \xff cat")
-        assert (call.rows, call.single, call.arrays[0].tolist()) == (1, True, [row])
-    with pytest.raises(BadRequest, match="expected a readable"):
-        decode(bare, "image/png", b"the \xff cat")
-    with pytest.raises(UnsupportedMedia):
-        decode(served("pair", (spec("text", "BYTES", 2),), Y), kind, b"the cat")
-
-
-def test_bytes_as_base64() -> None:
-    bare = served("bare", (spec("text", "BYTES"),), Y)
-    for body, single, rows in (
-        (b'{"b64": "/wA="}', True, [b"\xff\0"]),
-        (b'{"text": {"b64": "/wA="}}', True, [b"\xff\0"]),
-        (b'["a", {"b64": "/wA="}]', False, [b"a", b"\xff\0"]),
-    ):
-        call = decode(bare, JSON, body)
-        assert (call.single, call.arrays[0].tolist()) == (single, rows)
-    with pytest.raises(BadRequest, match="body: b64: expected a base64 string"):
-        decode(bare, JSON, b'{"b64": 7}')
 
 
 @pytest.mark.usefixtures("at_most_19_pixels")
