@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pytest
 
 from app.contract import Model, ModelInfo, SampleRow, TensorSpec
 from app.http.codecs.v2 import V2
-from app.http.examples import READABLE, example_values, form_body, friendly_example
+from app.http.examples import READABLE, form_body
 
 from .catalog import FakeServed, spec
 from .echo import LIMITS
-
-PICTURE = b"\x89PNG\r\n"
 
 
 def served_of(*inputs: TensorSpec, row: SampleRow | None = None) -> FakeServed:
@@ -48,21 +45,6 @@ def test_the_row_that_it_was_tried_with_comes_first() -> None:
     assert [tensor["data"] for tensor in body["inputs"]] == [[[0.1, 2.0]], [["café"]]]
     assert [tensor["shape"] for tensor in body["inputs"]] == [[1, 2], [1, 1]]
     assert body["parameters"] == {"k": 1}
-
-
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_file_is_base64(shape: tuple[int, ...]) -> None:
-    array = np.empty(shape, object)
-    array[...] = PICTURE
-    served: Any = served_of(spec("image", "BYTES", *shape), row=SampleRow((array,)))
-    body = form_body(served)
-    packed: Any = {"b64": base64.b64encode(PICTURE).decode()}
-    assert body["inputs"][0]["data"] == [[packed] if shape else packed]
-    call = V2().decode(served, {}, orjson.dumps(body), LIMITS)
-    assert [value.item() for value in call.arrays] == [PICTURE]  # type: ignore[union-attr]
-    values = example_values(served)
-    assert values is not None
-    assert friendly_example(values, 2) == body["inputs"][0]["data"] * 2
 
 
 def test_what_json_has_not_is_made_up_of_the_same_shape() -> None:

@@ -90,14 +90,6 @@ def rows_of(read: Translated) -> list[int]:
     return [int(row[0]) for row in read.arrays[0]]
 
 
-async def test_calls_of_one_turn_are_read_together_in_their_order(letters: Letters) -> None:
-    readings = HelperThreads(2)
-    tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", b"ccc"), (b"dddd",))]
-    letters.go_on.set()
-    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2, 3], [4]]
-    assert letters.batches == [[[b"a"], [b"bb", b"ccc"], [b"dddd"]]]
-
-
 @pytest.mark.parametrize(
     ("sizes", "reads_texts", "on_loop"),
     [
@@ -143,11 +135,12 @@ async def test_more_than_one_thread_should_read_is_shared_among_them(letters: Le
 
 @pytest.mark.parametrize(("text", "kind"), [(b"bad", BadText), (b"worse", ArithmeticError), (b"panic", Panic)])
 async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind: type[BaseException]) -> None:
-    readings = HelperThreads(2)
+    readings, calls = HelperThreads(2), [[b"a", b"dd"], [b"bb", text], [b"ccc"]]
     letters.go_on.set()
-    tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", text), (b"ccc",))]
+    tasks = [reading(readings, letters, *texts) for texts in calls]
     first, failed, last = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [rows_of(read) for read in (first, last) if isinstance(read, Translated)] == [[1], [3]]
+    assert [rows_of(read) for read in (first, last) if isinstance(read, Translated)] == [[1, 2], [3]]
+    assert letters.batches == [calls, *([texts] for texts in calls)]  # together, then each alone
     assert isinstance(failed, kind)
     assert str(failed) in ("text of row 1: expected a good one", "no letters", "")
 

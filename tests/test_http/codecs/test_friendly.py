@@ -23,7 +23,7 @@ from app.http.codecs.rows import Friendly
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS
-from .test_v1 import IMAGE, SCALAR, TEXT, TOKENS, VECTOR, Y, refused
+from .models import IMAGE, SCALAR, SEQUENCES, STRING, VECTOR, Y, refused
 
 TABLE = served("table", (spec("city", "BYTES"), spec("area", "FP64")), Y)
 HALF = served("half", (spec("x", "FP16", 2),), Y)
@@ -88,9 +88,9 @@ def header(shape: str, descr: str = "'<f4'") -> bytes:
         (IMAGE, JSON, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", False, [[[[1, 2, 3], [4, 5, 6]]] * 2]),
         (SCALAR, JSON, b"5", True, [[5]]),
         (SCALAR, JSON, b"[5, 6]", False, [[5, 6]]),
-        (TEXT, JSON, b'"hello"', True, [[[b"hello"]]]),
-        (TOKENS, JSON, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', True, [[[5, 6, 7]], [[1, 1, 1]]]),
-        (TOKENS, JSON, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', False,
+        (STRING, JSON, b'"hello"', True, [[[b"hello"]]]),
+        (SEQUENCES, JSON, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', True, [[[5, 6, 7]], [[1, 1, 1]]]),
+        (SEQUENCES, JSON, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', False,
          [[[5, 6], [7, 8]], [[1, 1], [1, 0]]]),
         (TABLE, JSON, b'[{"city": "Bonn", "area": 70.5}, {"area": 9, "city": "Ulm"}]', False,
          [[b"Bonn", b"Ulm"], [70.5, 9.0]]),
@@ -104,7 +104,7 @@ def header(shape: str, descr: str = "'<f4'") -> bytes:
         (IMAGE, NPY, npy(np.asfortranarray(np.arange(6).reshape(2, 3))), True, [[[[0, 1, 2], [3, 4, 5]]]]),
         (SCALAR, NPY, npy(np.int64(3)), True, [[3]]),
         *((model, kind, b"the \xff cat", True, [array])  # a file where nothing decodes it
-          for model, array in ((TEXT, [[b"the \xff cat"]]), (BARE, [b"the \xff cat"]))
+          for model, array in ((STRING, [[b"the \xff cat"]]), (BARE, [b"the \xff cat"]))
           for kind in ("text/plain; charset=utf-8", None)),
     ],
 )  # fmt: skip
@@ -130,11 +130,11 @@ def test_rows(model: FakeServed, kind: str | None, body: bytes, single: bool, ar
         (VECTOR, JSON, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
         (VECTOR, JSON, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
         (SCALAR, JSON, b"[]", ["body:", "at least 1 row"]),
-        (TOKENS, JSON, b"[1, 2]", ["body:", "'ids', 'mask'"]),
-        (TOKENS, JSON, b'{"ids": [1, 2], "mask": [1]}',
+        (SEQUENCES, JSON, b"[1, 2]", ["body:", "'ids', 'mask'"]),
+        (SEQUENCES, JSON, b'{"ids": [1, 2], "mask": [1]}',
          ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"]),
-        (TOKENS, JSON, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
-        (TOKENS, JSON, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
+        (SEQUENCES, JSON, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
+        (SEQUENCES, JSON, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
         (BARE, JSON, b'{"b64": 7}', ["body: b64: expected a base64 string"]),
         (VECTOR, NPY, b"\x93NUMPY", ["not a valid .npy"]),
         (VECTOR, NPY, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
@@ -147,7 +147,7 @@ def test_rows(model: FakeServed, kind: str | None, body: bytes, single: bool, ar
         (IMAGE, NPY, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
         (IMAGE, NPY, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
         (HALF, NPY, npy([1e6, 0.0]), ["range", "FP16"]),
-        (TOKENS, NPY, npy([1, 2]), ["'ids', 'mask'"]),
+        (SEQUENCES, NPY, npy([1, 2]), ["'ids', 'mask'"]),
         (BARE, "image/png", b"the cat", ["expected a readable"]),
     ],
 )  # fmt: skip
@@ -163,7 +163,7 @@ UNSPECIFIC = pytest.mark.parametrize("unspecific", [None, "application/x-www-for
     ("model", "body", "first"),
     [
         (SEEING, picture("PNG"), 5), (SEEING, picture("JPEG"), 5), (SEEING, npy(np.ones((2, 3), np.uint8)), 1),
-        (SEEING, b" \n[[1,2,3],[4,5,6]]", 1), (TEXT, b'"hello"', b"hello"), (SCALAR, b"-5", -5),
+        (SEEING, b" \n[[1,2,3],[4,5,6]]", 1), (STRING, b'"hello"', b"hello"), (SCALAR, b"-5", -5),
     ],
     ids=["png", "jpeg", "npy", "a list", "a text", "a number"],
 )  # fmt: skip
@@ -181,7 +181,7 @@ def test_what_no_type_fits(unspecific: str | None) -> None:
     with pytest.raises(UnsupportedMedia, match="which decodes no files, got nothing"):
         decode(VECTOR, unspecific, b"")
     with pytest.raises(UnsupportedMedia, match=r"expected application/json for .*, got content type 'text/plain'"):
-        decode(TOKENS, "text/plain", b"x")
+        decode(SEQUENCES, "text/plain", b"x")
     with pytest.raises(UnsupportedMedia):
         decode(served("pair", (spec("text", "BYTES", 2),), Y), unspecific, b"the cat")
 
@@ -194,7 +194,7 @@ def test_json_may_be_called_plain_text_where_no_text_is_read() -> None:
         decode(VECTOR, kind, b"[1, 2")
     with pytest.raises(TooLarge, match="expected at most 9 bytes of JSON"):
         decode(VECTOR, kind, b"[1, 2, 3, 4]", max_json=9)
-    assert decode(TEXT, kind, b"[1]").arrays[0].tolist() == [[b"[1]"]]
+    assert decode(STRING, kind, b"[1]").arrays[0].tolist() == [[b"[1]"]]
 
 
 def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
@@ -305,7 +305,7 @@ def test_multipart_parts_are_sniffed_too() -> None:
         decode(IMAGE, kind, body, max_json=5)
     texts = (b'{"ids": [1, 2], "mask": [1, 0]}', b'{"ids": [1], "mask": [1]}')
     kind, body = multipart(*[(FILE.format("a"), JSON, text) for text in texts])
-    call = decode(TOKENS, kind, body)
+    call = decode(SEQUENCES, kind, body)
     assert (call.lengths, call.own_lengths) == ({"tokens": 2}, {"tokens": [2, 1]})
     kind, body = multipart(*[(FILE.format(n), JSON, b"[1,2,3,4]") for n in "ab"])
     assert decode(VECTOR, kind, body, max_json=18).rows == 2

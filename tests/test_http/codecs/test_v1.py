@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,24 +17,11 @@ from app.http.codecs.rows import V1, json_text, own_rows, plain_rows, present_ro
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS
-
-Y = (spec("y", "FP32", 4),)
-VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
-IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
-SCALAR = served("scalar", (spec("x", "INT32"),), Y)
-TEXT = served("text", (spec("text", "BYTES", 1),), Y)
-TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
+from .models import IMAGE, SCALAR, SEQUENCES, STRING, VECTOR, Y, refused
 
 
 def decode_v1(model: FakeServed, body: Any) -> DecodedCall:
     return V1().decode(model, {}, orjson.dumps(body), LIMITS)
-
-
-def refused(words: list[str], decode: Callable[..., DecodedCall], *sent: Any) -> None:
-    """The error has all these words."""
-    with pytest.raises(BadRequest) as caught:
-        decode(*sent)
-    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
 
 
 def encoded(value: Any) -> Any:
@@ -64,9 +50,9 @@ def test_rows_are_counted_before_they_are_padded(monkeypatch: pytest.MonkeyPatch
         (VECTOR, [{"x": [1, 2, 3, 4]}], [[[1, 2, 3, 4]]]),
         (IMAGE, [[1, 2, 3, 4, 5, 6]], [[[[1, 2, 3], [4, 5, 6]]]]),
         (SCALAR, [1, 2, 3], [[1, 2, 3]]),
-        (TEXT, [{"b64": "/wA="}, "a"], [[[b"\xff\0"], [b"a"]]]),
-        (TEXT, [{"text": "a"}, {"text": {"b64": "YQ=="}}], [[[b"a"], [b"a"]]]),
-        (TOKENS, [{"ids": [1, 2], "mask": [1, 1]}, {"mask": [1, 0], "ids": [3, 4]}],
+        (STRING, [{"b64": "/wA="}, "a"], [[[b"\xff\0"], [b"a"]]]),
+        (STRING, [{"text": "a"}, {"text": {"b64": "YQ=="}}], [[[b"a"], [b"a"]]]),
+        (SEQUENCES, [{"ids": [1, 2], "mask": [1, 1]}, {"mask": [1, 0], "ids": [3, 4]}],
          [[[1, 2], [3, 4]], [[1, 1], [1, 0]]]),
     ],
 )  # fmt: skip
@@ -110,10 +96,10 @@ def test_one_number_a_row_may_have_an_axis_or_none(x: list[Any], shape: tuple[in
         (VECTOR, {"instances": []}, ["instances:", "at least one"]),
         (VECTOR, {"instances": [1, 2, 3, 4]}, ["instances:", "[rows, 4]", "got [4]"]),
         (VECTOR, {"instances": [{"x": [1, 2, 3, 4]}, [1, 2, 3, 4]]}, ["instances[1]:", "an object with input 'x'"]),
-        (TEXT, {"instances": [{"b64": "?"}]}, ["instances:", "base64"]),
-        (TOKENS, {"instances": [{"ids": [1], "mask": [1]}, {"ids": [], "mask": []}]},
+        (STRING, {"instances": [{"b64": "?"}]}, ["instances:", "base64"]),
+        (SEQUENCES, {"instances": [{"ids": [1], "mask": [1]}, {"ids": [], "mask": []}]},
          ["ids[1]:", "at least 1", "[1, 0]"]),
-        (TOKENS, {"instances": [{"ids": [1], "mask": [1, 1]}]},
+        (SEQUENCES, {"instances": [{"ids": [1], "mask": [1, 1]}]},
          ["instances:", "axis 'tokens' of row 0 has length 2 in input 'mask'"]),
     ],
 )  # fmt: skip

@@ -47,6 +47,7 @@ MODELS: dict[str, Served] = {
         [1, 1], [True, True], k=1,
     ),
     "text": tried(served("text", (spec("t", "BYTES", 2),), (spec("u", "BYTES", 2),), present=lambda row: 1), WORDS),
+    "files": tried(served("files", (spec("f", "BYTES", 1),), (Y,)), [b"\x89PNG"]),
     "objects": tried(served("objects", (IMAGE,), labels_and_scores(2)), b"\x89PNG"),
     "table": tried(served("table", (spec("city", "BYTES"), spec("age", "FP64")), (Y,)), b"Bonn", 1),
     "half": tried(served("half", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),)), [1, 1]),
