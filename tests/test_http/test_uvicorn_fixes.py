@@ -118,8 +118,8 @@ CHUNKED = b"2\r\nok\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize("line", [b"GET /\r\n", b"GET /\n"])
-async def test_a_line_without_a_version_is_refused_at_once(line: bytes) -> None:
-    """HTTP/0.9 has one line, and nothing need follow."""
+async def test_a_request_without_a_version_is_refused(line: bytes) -> None:
+    """At once: HTTP/0.9 has one line, and nothing need follow."""
     connection = await sent(ok, line)
     assert connection.transport.written.startswith(b"HTTP/1.1 400 ")
     assert connection.transport.ended
