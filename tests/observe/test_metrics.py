@@ -175,6 +175,7 @@ def test_what_the_server_is_and_how() -> None:
         'starling_rejected_total{reason="malformed"} 2.0', 'starling_rejected_total{reason="not_found"} 0.0',
     }  # fmt: skip
     assert lines - {*text.decode().splitlines()} == set()
+    assert b"\nprocess_cpu_seconds_total " in text
 
 
 def test_statistics_by_class() -> None:

@@ -178,6 +178,7 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
         ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
         ({"outputs": 3}, "outputs: expected a list"),
         ({"outputs": [3]}, "outputs[0]: expected an object with name"),
+        ({"outputs": [{"name": "z"}]}, "outputs[0].name: expected one of y, got 'z'"),
         *(({"parameters": none}, "parameters: expected an object") for none in ([3], [], 0, False)),
         *(({"outputs": [{"name": "y", "parameters": none}]}, "outputs[0] (y).parameters: expected an object")
           for none in ([], 0, False, "")),

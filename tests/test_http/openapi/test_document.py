@@ -136,7 +136,8 @@ def test_which_paths_and_examples_a_model_has() -> None:
 def test_the_newest_version_is_documented() -> None:
     second = replace(MODELS["echo"], info=replace(MODELS["echo"].info, version="10"))
     older = replace(MODELS["echo"], info=replace(MODELS["echo"].info, version="9"))
-    document = made(second, older)
+    document = made(second, older, root_path="/a")
+    assert document["servers"] == [{"url": "/a"}]
     assert document["tags"][0]["description"].startswith("Version 10 ")
     paths = [path for path in document["paths"] if "/echo" in path]
     assert paths == ["/v2/models/echo/infer", "/v1/models/echo:predict", "/predict/echo"]
