@@ -44,7 +44,6 @@ def call(caller: MakeCaller) -> Caller:
 @pytest.fixture
 def without_collector() -> Iterator[None]:
     """What is freed is freed by its last reference."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

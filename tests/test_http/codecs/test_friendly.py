@@ -353,6 +353,7 @@ def test_a_file_of_a_form_may_be_base64() -> None:
 def test_the_files_of_a_form_go_with_its_request(end: bytes) -> None:
     """Not with the next garbage collection, up to which many large bodies may come."""
     head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    gc.collect()
     with suppress(BadRequest):
         uploads.open_uploads("multipart/form-data; boundary=x", head + b"data" + end)
     assert not [one for one in gc.get_objects() if isinstance(one, uploads.File)]
