@@ -17,6 +17,7 @@ from app.http import keys as module
 from app.http.auth import Auth
 from app.http.keys import Key, Keys, Shares, keys_of
 
+from .catalog import KEY, LOCKED
 from .echo import INFER, Caller, Echo, MakeCaller, body
 
 SECRETS = ("alpha-1", "beta-2", "gamma-3")
@@ -254,3 +255,14 @@ async def test_a_greedy_key_leaves_room_and_gets_its_part_back(call: Caller, mod
         lease.submit(lease._waiter)
     assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
     assert (await call(INFER, body(), {b"x-api-key": b"lead"})).status == 200
+
+
+async def test_the_only_key_may_fill_the_queue(caller: MakeCaller, model: Echo) -> None:
+    call = caller(auth=LOCKED)
+    model.opened = False
+    first = asyncio.create_task(call(INFER, body(7), KEY))
+    await model.ran.wait()
+    model.opened = True
+    assert (await call(INFER, body(), KEY)).status == 200
+    model.leases[0].submit(model.leases[0]._waiter)
+    assert (await first).status == 200
