@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,12 @@ def write_model(folder: Path, toml: str = TOML, code: str | None = CODE) -> Path
     if code is not None:
         (folder / "model.py").write_text(code)
     return folder
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Change keys of a file, which is made if there is none."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | changes))
 
 
 def source_of(folder: Path, name: str = "m", version: int = 1) -> ModelSource:

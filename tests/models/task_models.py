@@ -75,3 +75,8 @@ def forward(model: Any, folder: Path, *text: str) -> Any:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
         return model(**tokenizer(*text, return_tensors="pt"))
+
+
+def vector_of(model: Any, folder: Path, text: str) -> Any:
+    """The mean of the last hidden states of one text."""
+    return forward(model, folder, text).last_hidden_state[0].mean(dim=0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,9 @@ import torch
 from PIL import Image
 
 from app.errors import BadRequest, TooLarge
-from app.models.loading import load
 
-from .folders import source_of, try_out, write_model
-from .task_models import answered, broken, forward, opened, toml, tried
+from .folders import edit_json, try_out
+from .task_models import answered, broken, forward, opened, texts, tried
 
 TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "", "a good day , anna ."]
 
@@ -54,7 +51,7 @@ def test_weights_in_bf16_compute_in_float32(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem", "function"), [("multi_label_classification", torch.sigmoid), ("regression", lambda x: x)]
+    ("problem", "function"), [("multi_label_classification", torch.sigmoid), ("regression", torch.clone)]
 )
 def test_scores_follow_the_kind_of_problem(tmp_path, problem, function):
     original = tiny.save_bert(tmp_path / "weights", problem_type=problem)
@@ -64,13 +61,12 @@ def test_scores_follow_the_kind_of_problem(tmp_path, problem, function):
     assert [float(each["score"]) for each in found["top"]] == pytest.approx(expected.tolist()[:2], rel=1e-4)
 
 
-def test_an_empty_text_is_read_as_the_token_that_begins_texts(tmp_path: Path) -> None:
+def test_an_empty_text_is_read_as_the_token_that_begins_texts(tmp_path):
     """Where the tokenizer has one, and adds nothing by itself; otherwise the message has its row."""
     original = tiny.save_gpt2(tmp_path / "weights")
     with pytest.raises(BadRequest, match=r"^text of row 1: expected at least one token, got 0"):
         answered(opened(tmp_path, "text-classification"), ["a", ""])
-    file = tmp_path / "weights" / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "bos_token": "<end>"}))
+    edit_json(tmp_path / "weights" / "tokenizer_config.json", bos_token="<end>")
     found = answered(opened(tmp_path, "text-classification"), ["", "a"])
     for ids, each in zip(([0], [1]), found, strict=True):
         with torch.inference_mode():
@@ -84,8 +80,8 @@ def test_other_architectures(tmp_path, save):
     model = opened(tmp_path, "text-classification")
     assert model.info.inputs[0].bounds == (tiny.MOST,)
     assert try_out(model) == []
-    texts = ["a b c", "a b c d e f g a a", "d"]
-    for text, found in zip(texts, answered(model, texts), strict=True):
+    letters = ["a b c", "a b c d e f g a a", "d"]
+    for text, found in zip(letters, answered(model, letters), strict=True):
         expected = forward(original, tmp_path / "weights", text).logits.softmax(-1)[0]
         assert scores_of(found) == labelled(original, expected)
 
@@ -137,14 +133,13 @@ def gray(value: Any) -> bytes:
 
 def test_images_that_cannot_be_read(tmp_path, monkeypatch):
     tiny.save_vit(tmp_path / "weights")
-    folder = write_model(tmp_path, toml("image-classification"), None)
-    front = load(source_of(folder)).front
+    front = opened(tmp_path, "image-classification").front
     monkeypatch.setattr("app.models.tasks.images.MAX_PIXELS", 1999)
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
-        front.reader.read([[np.array([tiny.photo()], object)]])
+        front.reader.read([[texts([tiny.photo()])]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):
         with pytest.raises(BadRequest, match="image: expected a readable PNG or JPEG or GIF"):
-            front.reader.read([[np.array([data], object)]])
+            front.reader.read([[texts([data])]])
 
 
 # texts
@@ -153,18 +148,16 @@ def test_images_that_cannot_be_read(tmp_path, monkeypatch):
 def test_texts_that_do_not_fit(tmp_path):
     tiny.save_bert(tmp_path / "weights")
     front = opened(tmp_path, "text-classification", "max_tokens = 6").front
-    for texts, message in (
-        ([b"a cat", b"a cat sat on a", b"a"], "text of row 1: expected at most 6 tokens, got 7$"),
+    for given, message in (
+        (["a cat", "a cat sat on a", "a"], "text of row 1: expected at most 6 tokens, got 7$"),
         ([b"a \xff"], "text: expected UTF-8, got byte 0xff"),
-        ([b"a " * 10_000], "text: expected at most 6 tokens, got 20000 characters"),
-        ([b"a", *[b"a " * 300] * 9], "text of row 1: expected at most 6 tokens, got 600 characters"),
+        (["a " * 10_000], "text: expected at most 6 tokens, got 20000 characters"),
+        (["a", *["a " * 300] * 9], "text of row 1: expected at most 6 tokens, got 600 characters"),
     ):
         with pytest.raises(BadRequest, match=message):
-            front.reader.read([[np.array(texts, object)]])
+            front.reader.read([[texts(given)]])
     cut = opened(tmp_path, "text-classification", "max_tokens = 6\ntruncate = true").front
-    one, read = cut.reader.read(
-        [[np.array([b"a " * 10_000], object)], [np.array([b"a cat", b"a cat sat on a"], object)]]
-    )
+    one, read = cut.reader.read([[texts(["a " * 10_000])], [texts(["a cat", "a cat sat on a"])]])
     assert one.arrays[0].tolist() == [[2, 15, 15, 15, 15, 3]]
     assert read.arrays[0].tolist() == [[2, 15, 5, 3, 0, 0], [2, 15, 5, 7, 9, 3]]
     assert (read.lengths, read.own_lengths) == ({"tokens": 6}, {"tokens": [4, 6]})
@@ -174,7 +167,7 @@ def test_threads_may_read_at_once(tmp_path):
     """transformers' own call of a tokenizer must not be made by two threads at once."""
     tiny.save_bert(tmp_path / "weights")
     front = opened(tmp_path, "text-classification", "truncate = true").front
-    rows = [np.array([text.encode() * count], object) for text in TEXTS for count in range(1, 12)]
+    rows = [texts([text * count]) for text in TEXTS for count in range(1, 12)]
     expected = [read.arrays[0].tolist() for read in front.reader.read([[row] for row in rows])]
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda row: front.reader.read([[row]])[0].arrays[0].tolist(), rows * 5)
@@ -184,115 +177,94 @@ def test_threads_may_read_at_once(tmp_path):
 # what is wrong
 
 
+def config_with(**changes):
+    return lambda weights: edit_json(weights / "config.json", **changes)
+
+
+def without_a_head(weights):
+    tiny.save_bert(weights, "")
+    edit_json(weights / "config.json", architectures=["BertForSequenceClassification"])
+
+
+def pickled_whole(weights):
+    model = tiny.save_bert(weights)
+    (weights / "model.safetensors").unlink()
+    torch.save(model, weights / "pytorch_model.bin")
+
+
+def with_code(weights):
+    edit_json(weights / "config.json", model_type="odd", auto_map={"AutoConfig": "odd.Odd"})
+    (weights / "odd.py").write_text(f"open({str(weights / 'ran')!r}, 'w')")
+
+
+def without_a_tokenizer(weights):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (weights / name).unlink()
+
+
+def of_git_lfs(weights):
+    (weights / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
+
+
+@pytest.mark.parametrize(("spoil", "told"), [
+    (without_a_head, "task: expected weights with all of a model for 'text-classification', got none for classifier."),
+    # by transformers' own message one would read a report that is shown nowhere
+    (config_with(id2label={"0": "a", "1": "b"}),
+     "expected classifier.bias of [2], as config.json says, got [3] in the weights"),
+    (config_with(id2label={"1": "a", "2": "b", "3": "c"}),
+     "config.json: id2label: expected labels of 0 to 2, got those of 1, 2, 3"),
+    (pickled_whole, "expected safetensors or a state dict of plain tensors, got a pickle of something else: write it "
+     "by save_pretrained"),
+    # without peft transformers serves the model that the adapter is for
+    (lambda weights: edit_json(weights / "adapter_config.json"),
+     "adapter_config.json: an adapter is not applied: save the whole model"),
+    (of_git_lfs, "`git lfs pull` fetches them"),
+    (without_a_tokenizer, "expected a tokenizer (tokenizer.json) beside the weights in "),
+    (lambda weights: tiny.save_tokenizer(weights, words=[*tiny.WORDS, "more"]),
+     "expected a tokenizer of at most the 25 tokens that the model knows, got 26"),
+    (with_code, 'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code '
+     "that you have read"),
+])  # fmt: skip
+def test_weights_that_cannot_be_served_say_why(tmp_path, spoil, told):
+    weights = tmp_path / "weights"
+    tiny.save_bert(weights)
+    spoil(weights)
+    assert told in broken(tmp_path, "text-classification")
+    assert not (weights / "ran").exists()
+
+
 def test_weights_of_another_task(tmp_path):
     tiny.save_bert(tmp_path / "weights")
-    assert broken(tmp_path, "token-classification") == (
-        "task: expected weights of a model ForTokenClassification for 'token-classification', "
-        "got those of BertForSequenceClassification"
-    )
-    assert "got those of BertForSequenceClassification" in broken(tmp_path, "image-classification")
-    config = tmp_path / "weights" / "config.json"
-    config.write_text(config.read_text().replace("BertForSequenceClassification", "BertForTokenClassification"))
+    for task, head in (
+        ("token-classification", "TokenClassification"),
+        ("image-classification", "ImageClassification"),
+    ):
+        expected = f"weights of a model For{head} for {task!r}, got those of BertForSequenceClassification"
+        assert broken(tmp_path, task) == f"task: expected {expected}"
+    edit_json(tmp_path / "weights" / "config.json", architectures=["BertForTokenClassification"])
     assert opened(tmp_path, "token-classification")  # its head is there under the same name
-    tiny.save_bert(tmp_path / "weights", "")
-    config.write_text(config.read_text().replace('"BertModel"', '"BertForSequenceClassification"'))
-    assert broken(tmp_path, "text-classification").startswith(
-        "task: expected weights with all of a model for 'text-classification', got none for classifier."
-    )
 
 
-def test_weights_of_other_sizes_than_config_json_says(tmp_path):
-    """By transformers' own message one would read a report that is shown nowhere."""
-    tiny.save_bert(tmp_path / "weights")
-    config = tmp_path / "weights" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": {"0": "a", "1": "b"}}))
-    told = "expected classifier.bias of [2], as config.json says, got [3] in the weights"
-    assert broken(tmp_path, "text-classification") == told
-    assert broken(tmp_path, "text-classification", more="kwargs = { ignore_mismatched_sizes = true }") == told
-
-
-def test_a_whole_model_that_was_pickled_is_not_opened(tmp_path):
-    model = tiny.save_bert(tmp_path / "weights")
-    (tmp_path / "weights" / "model.safetensors").unlink()
-    torch.save(model, tmp_path / "weights" / "pytorch_model.bin")
-    assert broken(tmp_path, "text-classification") == (
-        "expected safetensors or a state dict of plain tensors, got a pickle of something else: "
-        "write it by save_pretrained"
-    )
-
-
-def test_an_adapter_is_not_left_out_without_a_word(tmp_path):
-    """Without peft transformers serves the model that the adapter is for."""
-    tiny.save_bert(tmp_path / "weights")
-    (tmp_path / "weights" / "adapter_config.json").write_text("{}")
-    told = "adapter_config.json: an adapter is not applied: save the whole model"
-    assert told in broken(tmp_path, "text-classification")
-
-
-def test_weights_that_git_lfs_has_not_fetched(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
-    (tmp_path / "weights" / "model.safetensors").write_text(pointer)
-    assert "`git lfs pull` fetches them" in broken(tmp_path, "text-classification")
-
-
-def test_labels_that_leave_numbers_out(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    config = tmp_path / "weights" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": {"1": "a", "2": "b", "3": "c"}}))
-    told = "config.json: id2label: expected labels of 0 to 2, got those of 1, 2, 3"
-    assert broken(tmp_path, "text-classification") == told
-
-
-def test_a_missing_tokenizer_or_image_processor(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "weights" / name).unlink()
-    told = broken(tmp_path, "text-classification")
-    assert re.fullmatch(r"expected a tokenizer \(tokenizer.json\) beside the weights in .*, got none", told)
-    tiny.save_vit(tmp_path / "v" / "weights", processor=False)
-    assert broken(tmp_path / "v", "image-classification").startswith(
-        "expected an image processor (preprocessor_config.json) beside the weights in "
-    )
-    (tmp_path / "v" / "weights" / "preprocessor_config.json").write_text('{"image_processor_type": "Odd"}')
-    told = broken(tmp_path / "v", "image-classification")
+def test_a_missing_image_processor(tmp_path):
+    tiny.save_vit(tmp_path / "weights", processor=False)
+    told = broken(tmp_path, "image-classification")
+    assert told.startswith("expected an image processor (preprocessor_config.json) beside the weights in ")
+    edit_json(tmp_path / "weights" / "preprocessor_config.json", image_processor_type="Odd")
+    told = broken(tmp_path, "image-classification")
     assert "Unrecognized image processor" in told
     assert len(told) < 600
 
 
-def test_code_that_comes_with_weights_never_runs(tmp_path):
-    weights = tmp_path / "weights"
-    tiny.save_bert(weights)
-    config = json.loads((weights / "config.json").read_text())
-    config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}
-    (weights / "config.json").write_text(json.dumps(config))
-    (weights / "odd.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert broken(tmp_path, "text-classification").endswith(
-        'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code that you '
-        "have read"
-    )
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_tokenizer_of_other_words(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    tiny.save_tokenizer(tmp_path / "weights", words=[*tiny.WORDS, "more"])
-    known = len(tiny.WORDS)
-    assert broken(tmp_path, "text-classification") == (
-        f"expected a tokenizer of at most the {known} tokens that the model knows, got {known + 1}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "more", "message"),
-    [
-        ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
-        ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
-        ("speech", "", "", "task: expected one of text-classification, "),
-        ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
-        ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "options", "more", "message"), [
+    ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
+    ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
+    ("speech", "", "", "task: expected one of text-classification, "),
+    ("rerank", "", "", "task: expected weights with one label for 'rerank', got 3"),
+    ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
+    ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
+    ("text-classification", "", "kwargs = { ignore_mismatched_sizes = true, num_labels = 2 }",
+     "expected classifier.bias of [2], as config.json says, got [3] in the weights"),
+])  # fmt: skip
 def test_what_model_toml_may_not_say(tmp_path, task, options, more, message):
     tiny.save_bert(tmp_path / "weights")
     assert broken(tmp_path, task, options, more).startswith(message)
@@ -303,10 +275,8 @@ def test_fronts_have_an_example_that_they_read(tmp_path):
     tiny.save_bert(tmp_path / "text" / "weights")
     tiny.save_gpt2(tmp_path / "letters" / "weights")
     tiny.save_vit(tmp_path / "image" / "weights")
-    for name, task in (
-        ("text", "text-classification"), ("letters", "text-classification"), ("image", "image-classification"),
-    ):  # fmt: skip
-        model = opened(tmp_path / name, task)
+    for name, kind in (("text", "text"), ("letters", "text"), ("image", "image")):
+        model = opened(tmp_path / name, f"{kind}-classification")
         (value,) = model.front.example.arrays
         assert value.shape == ()
         assert len(value.item()) < 120

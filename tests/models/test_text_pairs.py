@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +17,8 @@ from app.errors import BadRequest, ConfigError
 from app.models.loading import load
 from app.models.tasks.tokenizing import encode_cut
 
-from .folders import source_of, write_model
-from .task_models import answered, broken, forward, opened, texts, toml, tried
+from .folders import edit_json, source_of, write_model
+from .task_models import answered, broken, forward, opened, texts, toml, tried, vector_of
 
 # Invariant: tasks of pairs, of several texts and of masks answer what transformers answers for each row alone.
 
@@ -28,46 +26,45 @@ from .task_models import answered, broken, forward, opened, texts, toml, tried
 FIRST = ["the cat sat", "unhappy dogs ran on a mat in paris", "a good day , anna ."]
 SECOND = ["a dog ran in paris", "the cat", "bad"]
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
-
-
+ONE_LABEL = {0: "LABEL_0"}
 CLASSIFIED, HEAD = "text-classification", "cls.predictions"
+SENTENCES = "config_sentence_transformers.json"
 
 
-def softmax(values: Any) -> Any:
-    return torch.as_tensor(values).softmax(dim=-1)
-
-
-def test_pairs_are_classified(tmp_path: Path) -> None:
+def test_pairs_are_classified(tmp_path):
     original = tiny.save_bert(tmp_path / "weights", id2label=NLI)
-    model = tried(tmp_path, "text-classification", "pairs = true")
+    model = tried(tmp_path, CLASSIFIED, "pairs = true")
     for first, second, found in zip(FIRST, SECOND, answered(model, FIRST, SECOND), strict=True):
-        expected = softmax(forward(original, tmp_path / "weights", first, second).logits[0])
+        expected = forward(original, tmp_path / "weights", first, second).logits[0].softmax(-1)
         scores = {each["label"]: float(each["score"]) for each in found["top"]}
         assert scores == pytest.approx(dict(zip(NLI.values(), expected.tolist(), strict=True)), rel=1e-4)
 
 
+TANH = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}
+PROMPT = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
+
+
 @pytest.mark.parametrize(
-    ("said", "function"),
+    ("file", "said", "function", "prompt"),
     [
-        ({}, torch.sigmoid),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, torch.tanh),
+        ("config.json", {}, torch.sigmoid, ""),
+        ("config.json", TANH, torch.tanh, ""),
+        (SENTENCES, PROMPT, torch.sigmoid, "a dog ran , "),
     ],
+    ids=["sigmoid", "tanh", "prompt"],
 )
-def test_texts_are_ranked_by_the_activation_of_their_folder(
-    tmp_path: Path, said: dict[str, Any], function: Any
-) -> None:
-    original = tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
-    path = tmp_path / "weights" / ("config_sentence_transformers.json" if "activation_fn" in said else "config.json")
-    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **said}))
+def test_texts_are_ranked_as_their_folder_says(tmp_path, file, said, function, prompt):
+    original = tiny.save_bert(tmp_path / "weights", id2label=ONE_LABEL)
+    edit_json(tmp_path / "weights" / file, **said)
     model = tried(tmp_path, "rerank")
     for first, second, found in zip(FIRST, SECOND, answered(model, FIRST, SECOND), strict=True):
-        raw = forward(original, tmp_path / "weights", first, second).logits[0, 0]
+        raw = forward(original, tmp_path / "weights", prompt + first, second).logits[0, 0]
         scores = (float(found["raw_score"]), float(found["score"]))
         assert scores == pytest.approx((float(raw), float(function(raw))), rel=1e-4)
 
 
 @pytest.mark.parametrize("top", [5, 2])
-def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path: Path, top: int) -> None:
+def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path, top):
     original = tiny.save_bert(tmp_path / "weights", "MaskedLM")
     model = tried(tmp_path, "fill-mask", f"top = {top}")
     assert b"[MASK]" in model.front.example.arrays[0].item()
@@ -83,7 +80,7 @@ def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path: Path, top: int) -
             assert scores == pytest.approx([each["score"] for each in wanted], rel=1e-4)
 
 
-def test_a_model_that_fills_masks_by_what_pads_its_rows_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_fills_masks_by_what_pads_its_rows_is_refused(tmp_path):
     """Its mixing layers know no mask of attention. Rows without a mask to fill would not show that."""
     made = transformers.FNetConfig(
         vocab_size=len(tiny.WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=32, type_vocab_size=2,
@@ -97,7 +94,7 @@ def test_a_model_that_fills_masks_by_what_pads_its_rows_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("labels", [["a cat", "paris", "happy"], ["bad"]])
-def test_given_labels_are_scored_as_the_pipeline_scores_them(tmp_path: Path, several: bool, labels: list[str]) -> None:
+def test_given_labels_are_scored_as_the_pipeline_scores_them(tmp_path, several, labels):
     original = tiny.save_bert(tmp_path / "weights", id2label=NLI)
     options = f'hypothesis_template = "a day in {{}}"\nmulti_label = {str(several).lower()}'
     model = tried(tmp_path, "zero-shot-classification", options)
@@ -109,7 +106,7 @@ def test_given_labels_are_scored_as_the_pipeline_scores_them(tmp_path: Path, sev
         assert [float(each["score"]) for each in found["top"]] == pytest.approx(expected["scores"], rel=1e-4)
 
 
-def expected_answer(original: Any, folder: Path, question: str, context: str, most: int) -> tuple[str, float]:
+def expected_answer(original, folder, question, context, most):
     """The best span over all windows of `most` tokens: its words, and the product of both probabilities."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     windows = tokenizer(
@@ -125,7 +122,7 @@ def expected_answer(original: Any, folder: Path, question: str, context: str, mo
         seen = own.clone()
         seen[0] = True  # the first token: no answer
         start, end = (
-            softmax(logits[0].masked_fill(~seen, -10_000.0)) for logits in (found.start_logits, found.end_logits)
+            logits[0].masked_fill(~seen, -10_000.0).softmax(-1) for logits in (found.start_logits, found.end_logits)
         )
         for first in own.nonzero().flatten().tolist():
             for last in range(first, min(first + 15, len(own))):
@@ -137,7 +134,7 @@ def expected_answer(original: Any, folder: Path, question: str, context: str, mo
     return best
 
 
-def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) -> None:
+def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path):
     original = tiny.save_bert(tmp_path / "weights", "QuestionAnswering", id2label={0: "start", 1: "end"})
     model = tried(tmp_path, "question-answering", "max_tokens = 16")
     questions = ["the cat", "anna sat in"]
@@ -157,21 +154,20 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) 
          "query and document of row 1: expected at "),
         ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
         ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
+        ("sentence-similarity", "", (["a"], [["a", "a " * 9]]), r"sentences\[1\]: expected at most 10 tokens, got 11"),
+        ("sentence-similarity", "", (["a " * 9], [["a"]]), "source_sentence: expected at most 10 tokens, got 11"),
+        ("sentence-similarity", "", (["a", "a"], [["a", "a"], [b"\xff", "a"]]),
+         r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
     ],
 )  # fmt: skip
-def test_texts_that_do_not_fit_are_named(tmp_path: Path, task: str, kind: str, columns: Any, message: str) -> None:
-    tiny.save_bert(tmp_path / "weights", kind, id2label={0: "LABEL_0"})
+def test_texts_that_do_not_fit_are_named(tmp_path, task, kind, columns, message):
+    tiny.save_bert(tmp_path / "weights", kind, id2label=ONE_LABEL)
     front = opened(tmp_path, task, "max_tokens = 10").front
     with pytest.raises(BadRequest, match=f"^{message}"):
         front.reader.read([[texts(column) for column in columns]])
 
 
-def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    tiny.save_bert(tmp_path / "weights")
-    assert broken(tmp_path, "rerank").startswith("task: expected weights with one label for 'rerank', got 3")
-
-
-def test_rows_of_a_file_may_be_several_of_the_model(tmp_path: Path) -> None:
+def test_rows_of_a_file_may_be_several_of_the_model(tmp_path):
     tiny.save_bert(tmp_path / "weights", id2label=NLI)
     inputs = [
         {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the cat"]},
@@ -184,7 +180,7 @@ def test_rows_of_a_file_may_be_several_of_the_model(tmp_path: Path) -> None:
     assert np.array_equal(model.front.example.arrays[1], np.array([b"happy", b"a good day"], object))
 
 
-def test_models_may_be_opened_at_once(tmp_path: Path) -> None:
+def test_models_may_be_opened_at_once(tmp_path):
     """Tied weights stay tied: transformers replaces a method of all its models while it loads one."""
     tiny.save_bert(tmp_path / "a" / "weights", "MaskedLM")
     tiny.save_bert(tmp_path / "b" / "weights")
@@ -202,7 +198,7 @@ TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "a good day , anna
 MODELS = "sentence_transformers.models"
 
 
-def write_steps(weights: Path, pooling: dict[str, Any], *kinds: str) -> None:
+def write_steps(weights, pooling, *kinds):
     """modules.json with these steps behind the transformer, and their files; a dense layer of 16 to 4 values."""
     steps = [{"path": "", "type": f"{MODELS}.Transformer"}]
     steps += [{"path": f"{n}_{kind}", "type": f"{MODELS}.{kind}"} for n, kind in enumerate(("Pooling", *kinds), 1)]
@@ -216,7 +212,7 @@ def write_steps(weights: Path, pooling: dict[str, Any], *kinds: str) -> None:
         save_file({"linear.weight": weight, "linear.bias": bias}, weights / "2_Dense" / "model.safetensors")
 
 
-def dense_layer() -> tuple[torch.Tensor, torch.Tensor]:
+def dense_layer():
     made = torch.Generator().manual_seed(1)
     return torch.randn(4, 16, generator=made), torch.randn(4, generator=made)
 
@@ -233,7 +229,7 @@ OLD_CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "w
         ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, ("Dense", "Normalize")),
     ],
 )
-def test_the_steps_that_the_folder_lists(tmp_path: Path, pooling: dict[str, Any], kinds: tuple[str, ...]) -> None:
+def test_the_steps_that_the_folder_lists(tmp_path, pooling, kinds):
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
     write_steps(weights, pooling, *kinds)
@@ -249,44 +245,36 @@ def test_the_steps_that_the_folder_lists(tmp_path: Path, pooling: dict[str, Any]
             expected = torch.tanh(weight @ expected + bias)
         if "Normalize" in kinds:
             expected = expected / expected.norm()
-        assert np.allclose(found["embedding"], expected.numpy(), atol=1e-4)
+        assert_vector(found, expected)
 
 
-def test_the_default_prompt_is_put_before_each_text(tmp_path: Path) -> None:
+def assert_vector(found, expected):
+    assert np.allclose(found["embedding"], expected.numpy(), atol=1e-4)
+
+
+def test_the_default_prompt_is_put_before_each_text(tmp_path):
     original = tiny.save_bert(tmp_path / "weights", "")
-    prompts = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
-    (tmp_path / "weights" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    edit_json(tmp_path / "weights" / SENTENCES, **PROMPT)
     for options, prompt in (("", "a dog ran , "), ('prompt = ""', ""), ('prompt = "good "', "good ")):
         (found,) = answered(opened(tmp_path, "feature-extraction", options), TEXTS[:1])
-        hidden = forward(original, tmp_path / "weights", prompt + TEXTS[0]).last_hidden_state[0]
-        assert np.allclose(found["embedding"], hidden.mean(dim=0).numpy(), atol=1e-4)
-
-
-def test_the_default_prompt_of_a_cross_encoder_is_put_before_the_first_text(tmp_path: Path) -> None:
-    original = tiny.save_bert(tmp_path / "weights", id2label={0: "x"})
-    prompts = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
-    (tmp_path / "weights" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    for first, second, found in zip(FIRST, SECOND, answered(opened(tmp_path, "rerank"), FIRST, SECOND), strict=True):
-        raw = forward(original, tmp_path / "weights", "a dog ran , " + first, second).logits[0, 0]
-        assert float(found["raw_score"]) == pytest.approx(float(raw), rel=1e-4)
+        assert_vector(found, vector_of(original, tmp_path / "weights", prompt + TEXTS[0]))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_the_file_of_the_transformer_is_followed_by_each_of_its_names(tmp_path: Path, kind: str) -> None:
+def test_the_file_of_the_transformer_is_followed_by_each_of_its_names(tmp_path, kind):
     """Texts are in lower case for it, also where the tokenizer knows capitals."""
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
     file = weights / "tokenizer.json"
     file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
-    (weights / f"sentence_{kind}_config.json").write_text(json.dumps({"max_seq_length": 9, "do_lower_case": True}))
+    edit_json(weights / f"sentence_{kind}_config.json", max_seq_length=9, do_lower_case=True)
     model = opened(tmp_path, "feature-extraction")
     assert model.info.inputs[0].bounds == (9,)
     (found,) = answered(model, ["The CAT sat"])
-    hidden = forward(original, weights, "the cat sat").last_hidden_state[0]
-    assert np.allclose(found["embedding"], hidden.mean(dim=0).numpy(), atol=1e-4)
+    assert_vector(found, vector_of(original, weights, "the cat sat"))
 
 
-def test_a_prompt_that_the_pooling_would_leave_out_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_that_the_pooling_would_leave_out_is_refused(tmp_path):
     tiny.save_bert(tmp_path / "weights", "")
     write_steps(tmp_path / "weights", {"include_prompt": False})  # the mean, as no file says another
     assert opened(tmp_path, "feature-extraction")
@@ -294,7 +282,7 @@ def test_a_prompt_that_the_pooling_would_leave_out_is_refused(tmp_path: Path) ->
     assert broken(tmp_path, "feature-extraction", 'prompt = "good "').startswith(told)
 
 
-def test_the_encoder_of_t5_makes_vectors(tmp_path: Path) -> None:
+def test_the_encoder_of_t5_makes_vectors(tmp_path):
     """Whether its folder says that there is a decoder, as old ones do, or not. A dense layer may be a state dict."""
     weights = tmp_path / "weights"
     made = transformers.T5Config(
@@ -307,28 +295,25 @@ def test_the_encoder_of_t5_makes_vectors(tmp_path: Path) -> None:
     weight, bias = dense_layer()
     torch.save({"linear.weight": weight, "linear.bias": bias}, weights / "2_Dense" / "pytorch_model.bin")
     (weights / "2_Dense" / "model.safetensors").unlink()
-    config = weights / "config.json"
     for decodes in (False, True):
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"is_encoder_decoder": decodes}))
+        edit_json(weights / "config.json", is_encoder_decoder=decodes)
         model = opened(tmp_path, "feature-extraction")
         for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
             ids = transformers.AutoTokenizer.from_pretrained(weights)(text, return_tensors="pt")["input_ids"]
             with torch.inference_mode():
                 hidden = original(input_ids=ids).last_hidden_state[0]
-            assert np.allclose(found["embedding"], torch.tanh(weight @ hidden.mean(dim=0) + bias), atol=1e-4)
+            assert_vector(found, torch.tanh(weight @ hidden.mean(dim=0) + bias))
 
 
 @pytest.mark.parametrize("measure", ["cosine", "dot"])
-def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> None:
+def test_a_sentence_is_compared_with_others(tmp_path, measure):
     """Each text is a row of its own length, whatever request it came with."""
     original = tiny.save_bert(tmp_path / "weights", "")
-    said = {"similarity_fn_name": measure}
-    (tmp_path / "weights" / "config_sentence_transformers.json").write_text(json.dumps(said))
+    edit_json(tmp_path / "weights" / SENTENCES, similarity_fn_name=measure)
     model = tried(tmp_path, "sentence-similarity")
     sources, others = TEXTS[:2], [["a cat", "the dog sat on the mat"], ["unhappy", "a day in paris"]]
     for source, sentences, found in zip(sources, others, answered(model, sources, others), strict=True):
-        hidden = [forward(original, tmp_path / "weights", text).last_hidden_state[0] for text in (source, *sentences)]
-        vectors = [each.mean(dim=0) for each in hidden]
+        vectors = [vector_of(original, tmp_path / "weights", text) for text in (source, *sentences)]
         if measure == "cosine":
             vectors = [vector / vector.norm() for vector in vectors]
         expected = [float(vectors[0] @ vector) for vector in vectors[1:]]
@@ -338,11 +323,13 @@ def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> Non
 
 
 @pytest.mark.parametrize("task", ["sentence-similarity", "zero-shot-classification"])
-def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path: Path, task: str) -> None:
+def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path, task):
     """None beyond a row's own, as the codecs write it."""
     tiny.save_bert(tmp_path / "weights", "SequenceClassification" if task.startswith("zero") else "", id2label=NLI)
     model = opened(tmp_path, task)
-    (read,) = model.front.reader.read([[texts(["a cat", "a dog"]), texts([["a", "the cat"], ["bad", None]])]])
+    given = [texts(["a cat", "a dog"]), texts([["a", "the cat"], ["bad", None]])]
+    assert model.front.reader.rows(given) == 3, "each text of a list is a row"
+    (read,) = model.front.reader.read([given])
     made = np.random.default_rng(3).normal(size=(len(read.arrays[0]), 3)).astype(np.float32)
     outputs, lengths = model.front.answers.answer([made], read.note)
     size = 1 if task.startswith("zero") else 2
@@ -354,18 +341,6 @@ def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path: Path,
         model.front.reader.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
 
 
-def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    tiny.save_bert(tmp_path / "weights", "")
-    front = opened(tmp_path, "sentence-similarity", "max_tokens = 5").front
-    for sources, others, message in (
-        (["a"], [["a", "a cat sat on a"]], r"sentences\[1\]: expected at most 5 tokens, got 7"),
-        (["a cat sat on a"], [["a"]], "source_sentence: expected at most 5 tokens, got 7"),
-        (["a", "a"], [["a", "a"], [b"\xff", "a"]], r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
-    ):
-        with pytest.raises(BadRequest, match=f"^{message}"):
-            front.reader.read([[texts(sources), texts(others)]])
-
-
 @pytest.mark.parametrize(
     ("pooling", "kinds", "message"),
     [
@@ -373,9 +348,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
         (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
     ],
 )
-def test_steps_that_are_not_made_here(
-    tmp_path: Path, pooling: dict[str, Any], kinds: tuple[str, ...], message: str
-) -> None:
+def test_steps_that_are_not_made_here(tmp_path, pooling, kinds, message):
     tiny.save_bert(tmp_path / "weights", "")
     write_steps(tmp_path / "weights", pooling, *kinds)
     assert message in broken(tmp_path, "feature-extraction")
@@ -389,9 +362,7 @@ def test_steps_that_are_not_made_here(
     [(TextCut(6), 6, "right"), (TextCut(6, left=True), 6, "left"), (TextCut(), 9, "right"), (TextCut(99), 9, "right")],
 )
 @pytest.mark.parametrize("pairs", [False, True])
-def test_long_texts_are_cut_as_transformers_cuts_them(
-    tmp_path: Path, cut: TextCut, length: int, side: str, pairs: bool
-) -> None:
+def test_long_texts_are_cut_as_transformers_cuts_them(tmp_path, cut, length, side, pairs):
     tiny.save_bert(tmp_path / "weights", id2label=NLI)
     front = opened(tmp_path, CLASSIFIED, f"max_tokens = 9\npairs = {str(pairs).lower()}").front
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights", truncation_side=side)
@@ -407,7 +378,7 @@ def test_long_texts_are_cut_as_transformers_cuts_them(
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_nothing_is_kept_of_what_is_cut_off(tmp_path: Path, left: bool) -> None:
+def test_nothing_is_kept_of_what_is_cut_off(tmp_path, left):
     """The tokenizers library joins each piece of the one text with each of the other: gigabytes for a few pairs."""
     tokenizer = tiny.save_tokenizer(tmp_path).backend_tokenizer
     long = "the cat " * 100, "a dog " * 100
@@ -415,14 +386,8 @@ def test_nothing_is_kept_of_what_is_cut_off(tmp_path: Path, left: bool) -> None:
     assert (len(one), getattr(one, "overflowing", [])) == (9, [])
 
 
-@pytest.mark.parametrize("task", ["sentence-similarity", "zero-shot-classification"])
-def test_each_text_of_a_list_is_a_row(tmp_path: Path, task: str) -> None:
-    tiny.save_bert(tmp_path / "weights", "SequenceClassification" if task.startswith("zero") else "", id2label=NLI)
-    assert opened(tmp_path, task).front.reader.rows([texts(["a", "a"]), texts([["a", "b"], ["c", None]])]) == 3
-
-
-def test_a_document_alone_is_cut(tmp_path: Path) -> None:
-    tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
+def test_a_document_alone_is_cut(tmp_path):
+    tiny.save_bert(tmp_path / "weights", id2label=ONE_LABEL)
     front = opened(tmp_path, "rerank").front
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
     (read,) = front.reader.read([[texts(["the cat sat"]), texts(["a dog ran in paris"])]], TextCut(2, last=True))
