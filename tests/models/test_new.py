@@ -78,6 +78,21 @@ def nets(tmp_path, monkeypatch):
     return "nets_of_new"
 
 
+def fit(folder, origin, *inputs, **options):
+    """A new folder, which passes the check. `inputs` as they are written in a terminal."""
+    made = make(folder, str(origin), [parse_input(text) for text in inputs], **options)
+    assert made.checked.error == ""
+    return made
+
+
+def wrong(message, folder, origin, *inputs, **options):
+    """Why no folder is made."""
+    before = set(folder.parent.glob("*"))
+    with pytest.raises(ConfigError, match=message):
+        make(folder, str(origin), [parse_input(text) for text in inputs], **options)
+    assert set(folder.parent.glob("*")) == before
+
+
 def toml(made):
     return tomllib.loads(made.toml)
 
@@ -86,84 +101,68 @@ def shapes(tables):
     return {table["name"]: (table["datatype"], table["shape"]) for table in tables}
 
 
-@pytest.mark.parametrize(
-    ("name", "inputs", "outputs"),
-    [
-        ("Net", {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
-        ("Small", {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
-        ("Tags", {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
-        ("Named", {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
-    ],
-)
-def test_a_class_is_looked_at_and_run(tmp_path, nets, name, inputs, outputs):
-    made = make(tmp_path / "m", f"{nets}:{name}", [])
-    assert made.checked.error == ""
+def tensors(made):
+    written = toml(made)
+    return shapes(written["inputs"]), shapes(written["outputs"])
+
+
+@pytest.mark.parametrize(("name", "given", "inputs", "outputs"), [
+    ("Net", [], {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
+    ("Small", [], {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
+    ("Tags", [], {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
+    ("Named", [], {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
+    ("Two", ["a:FP32[2]", "b:FP32[2]"], {"a": ("FP32", [2]), "b": ("FP32", [2])}, {"output": ("FP32", [2])}),
+    ("exported", ["input:FP32[4]"], {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
+])  # fmt: skip
+def test_a_class_or_a_factory_is_looked_at_and_run(tmp_path, nets, name, given, inputs, outputs):
+    made = fit(tmp_path / "m", f"{nets}:{name}", *given)
     written = toml(made)
     assert written["source"] == f"{nets}:{name}"
-    assert (shapes(written["inputs"]), shapes(written["outputs"])) == (inputs, outputs)
+    assert tensors(made) == (inputs, outputs)
     assert written.get("recurrent", False) is (name == "Tags")
 
 
 def test_weights_are_copied_and_named(tmp_path, nets):
-    torch.save(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).state_dict(), tmp_path / "trained.pt")
-    made = make(tmp_path / "m", f"{nets}:Net", [], weights=tmp_path / "trained.pt")
-    assert made.checked.error == ""
+    weights = tmp_path / "trained.pt"
+    torch.save(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).state_dict(), weights)
+    made = fit(tmp_path / "m", f"{nets}:Net", weights=weights)
     assert toml(made)["weights"] == "trained.pt"
     assert "trained.pt" in made.files
-    made = make(tmp_path / "n", f"{nets}:Small", [], weights=tmp_path / "trained.pt")
+    made = make(tmp_path / "n", f"{nets}:Small", [], weights=weights)
     assert "expected weights that fit the model" in made.checked.error
-    with pytest.raises(ConfigError, match="weights: expected a file, got "):
-        make(tmp_path / "o", f"{nets}:Net", [], weights=tmp_path / "gone.pt")
+    wrong("weights: expected a file, got ", tmp_path / "o", f"{nets}:Net", weights=tmp_path / "gone.pt")
 
 
 def test_a_model_that_takes_padding_for_data_fails_the_check(tmp_path, nets):
     made = make(tmp_path / "new" / "m", f"{nets}:Bag", [])
     assert "a row's answer depends on how far it is padded" in made.checked.error
     assert not (tmp_path / "new").exists()
-    assert shapes(toml(made)["outputs"]) == {"output_0": ("FP32", [8]), "output_1": ("FP32", ["tokens"])}
+    assert tensors(made)[1] == {"output_0": ("FP32", [8]), "output_1": ("FP32", ["tokens"])}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Two", "its forward takes a, b, of which no shapes are known: give the inputs by --input"),
-        ("doubled", "a function does not say what it takes: give the inputs by --input"),
-        ("leaves", "SystemExit: 3"),
-        ("missing", "expected a callable 'missing'"),
-    ],
-)
-def test_what_cannot_be_guessed_is_asked_for_and_leaves_no_folder(tmp_path, nets, name, message):
-    with pytest.raises(ConfigError, match=message):
-        make(tmp_path / "new" / "m", f"{nets}:{name}", [])
+@pytest.mark.parametrize(("name", "given", "message"), [
+    ("Two", [], "its forward takes a, b, of which no shapes are known: give the inputs by --input"),
+    ("Two", ["a:FP32[2]", "b:FP32[3]"], r"cannot be run on made-up rows: .*size of tensor"),
+    ("Two", ["x:FP31[3]"], r"^input: datatype: expected one of BOOL.*, got 'FP31'$"),
+    ("doubled", [], "a function does not say what it takes: give the inputs by --input"),
+    ("leaves", [], "SystemExit: 3"),
+    ("missing", [], "expected a callable 'missing'"),
+])  # fmt: skip
+def test_what_cannot_be_guessed_is_asked_for_and_leaves_no_folder(tmp_path, nets, name, given, message):
+    wrong(message, tmp_path / "new" / "m", f"{nets}:{name}", *given)
     assert not (tmp_path / "new").exists()
-
-
-def test_inputs_that_are_given(tmp_path, nets):
-    made = make(tmp_path / "m", f"{nets}:Two", [parse_input("a:FP32[2]"), parse_input("b:FP32[2]")])
-    assert made.checked.error == ""
-    with pytest.raises(ConfigError, match=r"cannot be run on made-up rows: .*size of tensor"):
-        make(tmp_path / "n", f"{nets}:Two", [parse_input("a:FP32[2]"), parse_input("b:FP32[3]")])
-    with pytest.raises(ConfigError, match=r"^input: datatype: expected one of BOOL.*, got 'FP31'$"):
-        make(tmp_path / "o", f"{nets}:Two", [parse_input("x:FP31[3]")])
-
-
-def test_a_factory_that_returns_an_exported_module(tmp_path, nets):
-    made = make(tmp_path / "m", f"{nets}:exported", [parse_input("input:FP32[4]")])
-    assert (made.checked.error, shapes(toml(made)["outputs"])) == ("", {"output": ("FP32", [2])})
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("ids:INT64[tokens, 4]", ("ids", "INT64", ["tokens", 4])),
-        ("a:b:FP32[]", ("a:b", "FP32", [])),
-        *((text, None) for text in ("x", "x:FP32", "x FP32[3]", ":FP32[3]", "x:fp32[3]")),
-    ],
+    [("ids:INT64[tokens, 4]", ("ids", "INT64", ["tokens", 4])), ("a:b:FP32[]", ("a:b", "FP32", []))],
 )
 def test_inputs_as_they_are_written(text, expected):
-    if expected is not None:
-        assert tuple(parse_input(text).values()) == expected
-        return
+    assert tuple(parse_input(text).values()) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "x:FP32", "x FP32[3]", ":FP32[3]", "x:fp32[3]"])
+def test_inputs_that_are_written_otherwise(text):
     with pytest.raises(ConfigError, match=r"input: expected NAME:DATATYPE\[SHAPE\]"):
         parse_input(text)
 
@@ -174,20 +173,18 @@ def files(folder):
     onnx_graphs.doubled(folder / "graph.onnx")
 
 
-def test_files_are_copied_and_looked_at(tmp_path):
+TIMES = ("FP32", ["time"])
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), [
+    ("net.pt", {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
+    ("graph.onnx", {"values": TIMES, "mask": TIMES}, {"kept": TIMES, "total": ("FP32", [])}),
+])  # fmt: skip
+def test_files_are_copied_and_looked_at(tmp_path, name, inputs, outputs):
     files(tmp_path / "in")
-    wanted = {
-        "net.pt": ({"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
-        "graph.onnx": (
-            {"values": ("FP32", ["time"]), "mask": ("FP32", ["time"])},
-            {"kept": ("FP32", ["time"]), "total": ("FP32", [])},
-        ),
-    }
-    for name, (inputs, outputs) in wanted.items():
-        made = make(tmp_path / name.replace(".", "-"), str(tmp_path / "in" / name), [])
-        assert made.checked.error == ""
-        assert name in made.files
-        assert (shapes(toml(made)["inputs"]), shapes(toml(made)["outputs"])) == (inputs, outputs)
+    made = fit(tmp_path / "m", tmp_path / "in" / name)
+    assert name in made.files
+    assert tensors(made) == (inputs, outputs)
 
 
 def test_inputs_of_an_exported_program():
@@ -214,64 +211,43 @@ def test_a_program_of_one_batch_size_says_how_to_export_it(rows):
 def test_a_class_in_a_file_is_found_where_the_command_runs(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
-    made = make(Path("m"), "net.py:Net", [])
-    assert made.checked.error == ""
+    made = fit(Path("m"), "net.py:Net")
     assert toml(made)["source"] == f"{tmp_path.as_posix()}/net.py:Net"
 
 
 def test_a_folder_of_a_model_is_copied_whole(tmp_path):
     origin = write_model(tmp_path / "origin")
     (origin / ".hidden").write_text("")
-    made = make(tmp_path / "copy", str(origin), [])
-    assert made.files == ("model.py", "model.toml", "request.json")
-    assert made.checked.error == ""
+    assert fit(tmp_path / "copy", origin).files == ("model.py", "model.toml", "request.json")
     (origin / "model.toml").unlink()
-    made = make(tmp_path / "guessed", str(origin), [parse_input("x:FP32[3]")])
-    assert made.checked.error == ""
-
-
-def test_a_large_row_is_sent_as_an_array(tmp_path):
-    write_model(tmp_path / "origin")
-    (tmp_path / "origin" / "model.toml").unlink()
-    made = make(tmp_path / "m", str(tmp_path / "origin"), [parse_input("x:FP32[3,64,64]")])
-    assert np.load(made.folder / "request.npy").shape == (3, 64, 64)
+    assert fit(tmp_path / "guessed", origin, "x:FP32[3]")
+    made = fit(tmp_path / "large", origin, "x:FP32[3,64,64]")
+    assert np.load(made.folder / "request.npy").shape == (3, 64, 64), "a large row is sent as an array"
     assert "--data-binary @" in made.curl
 
 
 def test_nothing_is_overwritten(tmp_path):
     files(tmp_path / "in")
     (tmp_path / "iris.joblib").touch()
-    for origin, message in (
-        (str(tmp_path / "iris.joblib"), r"iris.joblib: expected a network: .* examples/sklearn"),
-        (str(tmp_path / "in"), r"expected model.toml, model.py .*, found graph.onnx, net.pt"),
-        (str(tmp_path / "nosuch"), "from: expected package.module:Class"),
-        (str(tmp_path), "expected a folder outside of"),
+    for name, origin, message in (
+        ("m", tmp_path / "iris.joblib", r"iris.joblib: expected a network: .* examples/sklearn"),
+        ("m", tmp_path / "in", r"expected model.toml, model.py .*, found graph.onnx, net.pt"),
+        ("m", tmp_path / "nosuch", "from: expected package.module:Class"),
+        ("m", tmp_path, "expected a folder outside of"),
+        ("in", "", "is there already"),
+        ("a b", "", "name: expected letters"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            make(tmp_path / "m", origin, [])
-        assert not (tmp_path / "m").exists()
-    for name, message in (("in", "is there already"), ("a b", "name: expected letters")):
-        with pytest.raises(ConfigError, match=message):
-            make(tmp_path / name, "", [])
+        wrong(message, tmp_path / name, origin)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.Conv1d(4, 2, 3, groups=2), [4, "time"]),
-        (nn.LSTM(5, 2), ["time", 5]),
-        (nn.BatchNorm1d(6), [6]),
-        (nn.Conv2d(3, 4, 3), [3, 224, 224]),
-        (nn.Tanh(), None),
-    ],
-)
+@pytest.mark.parametrize(("layer", "shape"), [
+    (nn.Conv1d(4, 2, 3, groups=2), [4, "time"]), (nn.LSTM(5, 2), ["time", 5]), (nn.BatchNorm1d(6), [6]),
+    (nn.Conv2d(3, 4, 3), [3, 224, 224]),
+])  # fmt: skip
 def test_layers_that_say_what_they_take(layer, shape):
-    found = guesses(nn.Sequential(nn.ReLU(), layer))
-    if shape is not None:
-        assert next(found)[0]["shape"] == shape
-        return
+    assert next(guesses(nn.Sequential(nn.ReLU(), layer)))[0]["shape"] == shape
     with pytest.raises(ConfigError, match="none of its layers says what it takes"):
-        next(found)
+        next(guesses(nn.Sequential(nn.ReLU(), nn.Tanh())))
 
 
 def saved(folder, config, **files):
@@ -305,21 +281,20 @@ def test_architectures_say_the_task(tmp_path, config, files, task):
 
 def test_no_task_is_made_up(tmp_path):
     message = r"config.json: has .* no task that is served; .* --task text-classification\|"
-    with pytest.raises(ConfigError, match=message):
-        make(tmp_path / "m", str(saved(tmp_path / "saved", {"architectures": None})), [])
-    assert not (tmp_path / "m").exists()
+    wrong(message, tmp_path / "m", saved(tmp_path / "saved", {"architectures": None}))
     folder = saved(tmp_path / "vectors", {"architectures": ["MPNetForMaskedLM"]}, modules=[])
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError):
         fitting_task(folder)
+    (folder / "adapter_config.json").write_text("{}")
+    wrong("adapter_config.json: an adapter is not applied: save the whole model", tmp_path / "m", folder)
 
 
 def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
     """model.toml finds it from its own folder, and a request is made."""
     tiny.save_bert(tmp_path / "weights")
     monkeypatch.chdir(tmp_path)
-    made = make(Path("models/mood"), "weights", [])
-    assert made.checked.error == ""
+    made = fit(Path("models/mood"), "weights")
     assert toml(made) == {"source": "hf:../../weights", "task": "text-classification"}
     assert made.files == ("model.toml", "request.json")
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
@@ -336,32 +311,23 @@ def test_what_a_training_leaves_beside_the_weights_is_no_other_model(tmp_path):
     assert not names_task(tmp_path / "weights", MODEL_FILES)  # the graph is the model
 
 
-def test_the_folder_of_an_adapter_says_what_to_save(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"adapter_config.json: an adapter is not applied: save the whole model"):
-        make(tmp_path / "m", str(tmp_path), [])
-
-
 def test_texts_that_belong_together_are_asked_for_together(tmp_path):
     tiny.save_bert(tmp_path / "weights", id2label={0: "contradiction", 1: "entailment"})
-    made = make(tmp_path / "nli", str(tmp_path / "weights"), [])
-    assert made.checked.error == ""
+    made = fit(tmp_path / "nli", tmp_path / "weights")
     assert toml(made)["task_options"] == {"pairs": True}
-    zero = make(tmp_path / "zero", str(tmp_path / "weights"), [], task="zero-shot-classification")
+    zero = fit(tmp_path / "zero", tmp_path / "weights", task="zero-shot-classification")
     for one, expected in ((made, {"text": [1], "text_pair": [1]}), (zero, {"text": [1], "candidate_labels": [1, 2]})):
         sent = json.loads((one.folder / "request.json").read_text())["inputs"]
         assert {tensor["name"]: tensor["shape"] for tensor in sent} == expected
 
 
 def test_a_task_may_be_given(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    made = make(tmp_path / "vectors", str(tmp_path / "weights"), [], task="feature-extraction")
-    assert made.checked.error == ""
-    assert toml(made)["task"] == "feature-extraction"
-    wrong = make(tmp_path / "objects", str(tmp_path / "weights"), [], task="image-classification")
-    assert "task: expected weights of a model ForImageClassification" in wrong.checked.error
-    assert wrong.curl == ""
-    with pytest.raises(ConfigError, match="task: expected --from a folder of transformers or hf:NAME beside it"):
-        make(tmp_path / "m", "torchvision:resnet18", [], task="image-classification")
-    with pytest.raises(ConfigError, match="task: expected no --input"):
-        make(tmp_path / "m", str(tmp_path / "weights"), [parse_input("x:FP32[3]")])
+    weights = tmp_path / "weights"
+    tiny.save_bert(weights)
+    assert toml(fit(tmp_path / "vectors", weights, task="feature-extraction"))["task"] == "feature-extraction"
+    failed = make(tmp_path / "objects", str(weights), [], task="image-classification")
+    assert "task: expected weights of a model ForImageClassification" in failed.checked.error
+    assert failed.curl == ""
+    message = "task: expected --from a folder of transformers or hf:NAME beside it"
+    wrong(message, tmp_path / "m", "torchvision:resnet18", task="image-classification")
+    wrong("task: expected no --input", tmp_path / "m", weights, "x:FP32[3]")

@@ -42,12 +42,10 @@ def test_flat_and_numbered_folders(tmp_path):
 
 
 def test_what_is_not_a_model_is_ignored_with_a_line(tmp_path, caplog):
-    write_model(tmp_path / "good")
-    write_model(tmp_path / "bad name")
-    write_model(tmp_path / "good2" / "1")
-    (tmp_path / "good2" / "2").mkdir()
-    (tmp_path / "good2" / "03").mkdir()
-    (tmp_path / "empty").mkdir()
+    for name in ("good", "bad name", "good2/1"):
+        write_model(tmp_path / name)
+    for name in ("good2/2", "good2/03", "empty"):
+        (tmp_path / name).mkdir()
     (tmp_path / "file.txt").write_text("")
     with caplog.at_level(logging.WARNING, "starling.models"):
         assert found(Repository(tmp_path)) == {"good": [1], "good2": [1]}
@@ -103,24 +101,24 @@ def test_a_wrong_extra_model(extra):
 
 
 def test_an_extra_model_named_twice(tmp_path):
-    folder = write_model(tmp_path / "m")
+    write_model(tmp_path)
     with pytest.raises(ConfigError, match="'a' is named twice"):
-        Repository(None, [f"a={folder}", f"a={folder}"])
+        Repository(None, [f"a={tmp_path}"] * 2)
 
 
 # Invariant: what cannot be read is a version that says why, and no other model misses anything.
 
 
-def deny(monkeypatch, method, folder, code=errno.EACCES):
+def deny(monkeypatch, owner, method, folder, code=errno.EACCES):
     """Tests run as root, whom nothing is denied."""
-    real = getattr(Path, method)
+    real = getattr(owner, method)
 
     def denied(path, *args, **options):
-        if path == folder:
+        if Path(path) == folder:
             raise OSError(code, os.strerror(code), str(path))
         return real(path, *args, **options)
 
-    monkeypatch.setattr(Path, method, denied)
+    monkeypatch.setattr(owner, method, denied)
 
 
 def in_folder(make):
@@ -132,11 +130,11 @@ def in_folder(make):
 ODD = {
     "loop": (lambda folder, patch: folder.symlink_to(folder), "cannot be read: Too many levels"),
     "dangling": (lambda folder, patch: folder.symlink_to("/not/there"), "cannot be read: it is a link to /not/there"),
-    "mode 000": (lambda folder, patch: deny(patch, "stat", write_model(folder) / "model.toml"),
+    "mode 000": (lambda folder, patch: deny(patch, Path, "stat", write_model(folder) / "model.toml"),
                  "model.toml: cannot be read: Permission denied"),
-    "long": (lambda folder, patch: deny(patch, "stat", write_model(folder), errno.ENAMETOOLONG),
+    "long": (lambda folder, patch: deny(patch, Path, "stat", write_model(folder), errno.ENAMETOOLONG),
              "cannot be read: File name too long"),
-    "unlisted": (lambda folder, patch: (folder.mkdir(), deny(patch, "iterdir", folder, errno.EIO)),
+    "unlisted": (lambda folder, patch: (folder.mkdir(), deny(patch, Path, "iterdir", folder, errno.EIO)),
                  "cannot be read: Input/output error"),
     "link": (in_folder(lambda toml: toml.symlink_to("gone.toml")),
              "model.toml: cannot be read: it is a link to gone.toml, which is not there"),
@@ -147,34 +145,29 @@ ODD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        (kind, place)
-        for kind in ODD
-        for place in ("bad", "bad/2")
-        if (kind, place) != ("unlisted", "bad/2")  # a version is not listed
-    ],
-)
+PLACES = [(kind, place) for kind in ODD for place in ("bad", "bad/2")]
+PLACES.remove(("unlisted", "bad/2"))  # a version is not listed
+
+
+@pytest.mark.parametrize(("kind", "place"), PLACES)
 async def test_what_cannot_be_read_is_unavailable_and_the_others_serve(tmp_path, monkeypatch, caplog, kind, place):
     write_model(tmp_path / "good")
     write_model(tmp_path / "bad" / "1") if place == "bad/2" else None
     make, said = ODD[kind]
     make(tmp_path / place, monkeypatch)
     repository, host = Repository(tmp_path), FakeHost()
-    name, _, version = place.partition("/")
+    version = place.partition("/")[2] or "1"
     async with Registry(host.start, host.stop, repository) as registry:
         await registry.load_all()
         assert registry.serving["good", None].info.name == "good"
-        reasons = {(entry.name, entry.version): entry for entry in registry.index()}
-        entry = reasons[name, version or "1"]
+        (entry,) = (entry for entry in registry.index() if (entry.name, entry.version) == ("bad", version))
         assert (entry.state, entry.awaited) == ("UNAVAILABLE", True)
         assert said in entry.reason
         assert entry.reason in caplog.text
-        with pytest.raises(BadRequest, match=f"model '{name}' cannot be loaded: version {version or 1}: ") as caught:
-            await registry.load(name)
+        with pytest.raises(BadRequest, match=f"model 'bad' cannot be loaded: version {version}: ") as caught:
+            await registry.load("bad")
         assert said in str(caught.value)
-    assert [one.error for one in check(repository) if one.source.name == name and one.error] == [entry.reason]
+    assert [one.error for one in check(repository) if one.error] == [entry.reason]
 
 
 def test_folders_that_are_no_models_are_not_spoken_of(tmp_path, caplog):
@@ -197,11 +190,11 @@ def test_what_vanishes_meanwhile_is_not_there(tmp_path, monkeypatch):
     assert found(Repository(tmp_path)) == {"good": [1], "numbered": [1]}
 
 
-@pytest.mark.parametrize("key", ["labels", "weights", "warmup"])
-def test_no_file_of_a_model_is_waited_for(tmp_path, key):
-    lines = {"labels": "", "weights": 'weights = "pipe.json"\n', "warmup": ""}
-    ends = {"labels": '\nlabels = "pipe.json"\n', "weights": "", "warmup": '\n[warmup]\nfile = "pipe.json"\n'}
-    folder = write_model(tmp_path / "m", lines[key] + TOML + ends[key], LINEAR)
+@pytest.mark.parametrize("toml", [
+    TOML + 'labels = "pipe.json"\n', f'weights = "pipe.json"\n{TOML}', TOML + '[warmup]\nfile = "pipe.json"\n',
+])  # fmt: skip
+def test_no_file_of_a_model_is_waited_for(tmp_path, toml):
+    folder = write_model(tmp_path / "m", toml, LINEAR)
     os.mkfifo(folder / "pipe.json")
     assert "pipe.json: expected a file, got a pipe or device" in refused(folder)
 
@@ -235,8 +228,8 @@ def watch(tmp_path, loads):
     return FolderWatch(Repository(tmp_path), loads.load, loads.unload)
 
 
-async def looks(watch):
-    for _ in range(3):
+async def looks(watch, times=3):
+    for _ in range(times):
         await watch.look()
 
 
@@ -245,21 +238,12 @@ def edit(path, text):
     path.write_text(path.read_text() + text if path.exists() else text)
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("a/model.toml", "a"),
-        ("a/weights/deep.bin", "a"),
-        ("b/1/model.py", "b"),
-        ("b/2/model.toml", "b"),
-        ("new/model.toml", "new"),
-        ("bad/model.toml", "bad"),
-        ("a/.model.py.swp", None),
-        ("a/__pycache__/model.pyc", None),
-        ("none/model.py", None),
-        ("not a name/model.toml", None),
-    ],
-)
+@pytest.mark.parametrize(("path", "name"), [
+    ("a/model.toml", "a"), ("a/weights/deep.bin", "a"), ("b/1/model.py", "b"), ("b/2/model.toml", "b"),
+    ("new/model.toml", "new"), ("bad/model.toml", "bad"),
+    ("a/.model.py.swp", None), ("a/__pycache__/model.pyc", None), ("none/model.py", None),
+    ("not a name/model.toml", None),
+])  # fmt: skip
 async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, name):
     await watch.look()
     edit(tmp_path / path, CODE)
@@ -282,23 +266,12 @@ async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed)
     assert loads == ["not a", "a"]
 
 
-async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path, watch, loads):
-    shutil.rmtree(tmp_path)
-    await looks(watch)
-    assert loads == []
-
-
-async def test_no_model_is_unloaded_because_its_folder_cannot_be_read(tmp_path, watch, loads, monkeypatch):
+async def test_nothing_is_unloaded_where_a_folder_cannot_be_read(tmp_path, watch, loads, monkeypatch):
     with monkeypatch.context() as patch:
-        real = os.scandir
-
-        def scandir(place):
-            if Path(place) == tmp_path / "a":
-                raise OSError(errno.ESTALE, "Stale file handle")
-            return real(place)
-
-        patch.setattr(os, "scandir", scandir)
+        deny(patch, os, "scandir", tmp_path / "a", errno.ESTALE)
         await looks(watch)
+    await looks(watch)
+    shutil.rmtree(tmp_path)
     await looks(watch)
     assert loads == []
 
@@ -307,8 +280,7 @@ def config_map(folder, number, files):
     """The files of a mounted ConfigMap, as the kubelet writes them, and replaces them at an update."""
     data = folder / f"..2024_{number}"
     for path, text in files.items():
-        (data / path).parent.mkdir(parents=True, exist_ok=True)
-        (data / path).write_text(text)
+        edit(data / path, text)
     (folder / "..data_tmp").symlink_to(data.name)
     (folder / "..data_tmp").rename(folder / "..data")
     for path in files:
@@ -335,19 +307,16 @@ async def test_a_config_map_is_watched_through_its_links(tmp_path, loads, place,
 
 async def test_a_folder_in_itself_is_looked_at_once(tmp_path, watch, loads):
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
-    for _ in range(2):
-        await watch.look()
+    await looks(watch, 2)
     assert loads == []
 
 
 async def test_an_unexpected_error_is_logged_and_the_folder_is_still_watched(tmp_path, watch, loads, caplog):
     edit(tmp_path / "odd" / "model.toml", CODE)
     edit(tmp_path / "other" / "model.toml", CODE)
-    await watch.look()
-    await watch.look()
-    assert [record.message for record in caplog.records if record.exc_info] == [
-        "the models' folders could not be watched"
-    ]
+    await looks(watch, 2)
+    told = [record.message for record in caplog.records if record.exc_info]
+    assert told == ["the models' folders could not be watched"]
     await watch.look()
     assert loads == ["odd", "other"]
 
@@ -394,9 +363,8 @@ def test_a_model_in_another_processs_root(tmp_path, other_root, monkeypatch):
 
 
 def test_a_file_in_another_processs_root(tmp_path, other_root):
-    program = torch.export.export(
-        torch.nn.Linear(3, 2), (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("n")},)
-    )
+    batch = ({0: torch.export.Dim("n")},)
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),), dynamic_shapes=batch)
     torch.export.save(program, other_root / "blob.pt2")
     (tmp_path / "net.pt2").symlink_to(other_root / "blob.pt2")
     with with_model_toml(str(tmp_path / "net.pt2"), ()) as changed:
