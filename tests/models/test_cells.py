@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -29,20 +28,20 @@ EVERY = TensorSpec("z", "FP32", (-1, 2), ("time", ""), (9, 2))
 WRITTEN = TensorSpec("text", "INT64", (-1,), ("written",), (0,))
 
 
-def info(inputs: Any, outputs: Any) -> ModelInfo:
+def info(inputs, outputs):
     return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching())
 
 
 class Sum:
     """The sum of what it has read; small integers, so that equal means equal."""
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         total = state[0] + x
         return total, (total,)
 
 
 class Both(Sum):
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         total, state = super().step(x, state)
         return {"z": total, "y": total}, state
 
@@ -50,7 +49,7 @@ class Both(Sum):
 class Mean(Sum):
     """By `finish`, from the steps, the state and the lengths."""
 
-    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def finish(self, state, ys, lengths):
         assert torch.equal(ys[torch.arange(len(ys)), lengths - 1], state[0])
         return state[0] / lengths[:, None], ys
 
@@ -58,18 +57,18 @@ class Mean(Sum):
 class CountDown:
     """Feeds itself: from a number down to zero."""
 
-    def start(self, first: torch.Tensor) -> Any:
+    def start(self, first):
         return None, (first,)
 
-    def step(self, x: None, state: Any) -> Any:
+    def step(self, x, state):
         return state[0], (state[0] - 1,), state[0] == 0
 
 
-def made(cell: Any, inputs: Any, outputs: Any, max_steps: int | None = None, state: Any = ((2,),)) -> CellModel:
+def made(cell, inputs, outputs, max_steps=None, state=((2,),)):
     return CellModel(Recurrent(cell, state, max_steps), info(inputs, outputs))
 
 
-def batch_of(lengths: list[int], padded_to: int = 0) -> torch.Tensor:
+def batch_of(lengths, padded_to=0):
     """Rows of small integers; what stands beyond a row's length would show."""
     torch.manual_seed(len(lengths))
     rows = torch.full((len(lengths), padded_to or max(lengths), 2), 1e6)
@@ -83,7 +82,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 
 @repeatable(30)
 @given(LENGTHS, st.integers(0, 3))
-def test_every_row_ends_after_its_own_length(lengths: list[int], more: int) -> None:
+def test_every_row_ends_after_its_own_length(lengths, more):
     x = batch_of(lengths, max(lengths) + more)
     last, every = made(Both(), [SAMPLES], [LAST, EVERY])(x, torch.tensor(lengths))
     mean, steps = made(Mean(), [SAMPLES], [LAST, EVERY])(x, torch.tensor(lengths))
@@ -98,7 +97,7 @@ def test_every_row_ends_after_its_own_length(lengths: list[int], more: int) -> N
 
 @repeatable(30)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=7))
-def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) -> None:
+def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts):
     text, steps = made(CountDown(), [FIRST], [WRITTEN], 10, ((),))(torch.tensor(firsts))
     assert text.shape == (len(firsts), 10), "the length must not depend on the batch"
     assert steps.tolist() == [min(10, first + 1) for first in firsts]
@@ -110,17 +109,17 @@ def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) 
 class UntilZero(Sum):
     """Ends behind the first zero that it reads."""
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         total = state[0] + x
         return x[:, 0].long(), (total,), x[:, 0] == 0
 
-    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def finish(self, state, ys, lengths):
         return ys, lengths, state[0]
 
 
 @repeatable(60)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=7))
-def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
+def test_a_cell_that_reads_and_ends_by_itself(rows):
     x = torch.full((len(rows), max(map(len, rows)), 2), 1e6)
     for row, values in enumerate(rows):
         x[row, : len(values)] = torch.tensor(values).float()[:, None]
@@ -136,7 +135,7 @@ def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
         assert total[row].tolist() == [sum(read)] * 2
 
 
-def test_lengths_come_without_being_declared_and_only_where_rows_differ() -> None:
+def test_lengths_come_without_being_declared_and_only_where_rows_differ():
     model = CellModel(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
     called_with = model.info
     assert called_with.inputs == (FIXED,)
@@ -149,9 +148,9 @@ def test_lengths_come_without_being_declared_and_only_where_rows_differ() -> Non
     assert called_with.outputs[0].bounds == (10,)
 
 
-def test_parameters_reach_start() -> None:
+def test_parameters_reach_start():
     class Gains(Sum):
-        def start(self, x: torch.Tensor, *, parameters: Any) -> Any:
+        def start(self, x, *, parameters):
             gains = torch.tensor([row.get("gain", 1.0) for row in parameters])
             return x * gains[:, None, None], (torch.zeros(len(x), 2),)
 
@@ -163,34 +162,31 @@ def test_parameters_reach_start() -> None:
 # what a cell does otherwise than it declares
 
 
-def step_of(result: Any) -> Any:
+def step_of(result):
     return SimpleNamespace(step=result)
 
 
-def start_of(result: Any) -> Any:
+def start_of(result):
     class Cell(Sum):
-        def start(self, x: torch.Tensor) -> Any:
+        def start(self, x):
             return result(x)
 
     return Cell()
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
-        (step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
-         r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]"),
-        (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
-        (SimpleNamespace(step=lambda x, s: ({"y": x}, s), finish=lambda *given: given[1]),
-         "step: y: expected a tensor or a tuple of tensors, got dict"),
-        (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
-        (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
-        (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
-        (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
-    ],
-)  # fmt: skip
-def test_another_cell_than_declared(cell: Any, message: str) -> None:
+@pytest.mark.parametrize(("cell", "message"), [
+    (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
+    (step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
+     r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]"),
+    (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
+    (SimpleNamespace(step=lambda x, s: ({"y": x}, s), finish=lambda *given: given[1]),
+     "step: y: expected a tensor or a tuple of tensors, got dict"),
+    (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
+    (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
+    (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
+    (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
+])  # fmt: skip
+def test_another_cell_than_declared(cell, message):
     with pytest.raises(ConfigError, match=message):
         made(cell, [SAMPLES], [LAST])(batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
 
@@ -202,7 +198,7 @@ def test_another_cell_than_declared(cell: Any, message: str) -> None:
         (Sum(), 4, "max_steps ends rows before their length"),
     ],
 )
-def test_rows_that_end_early_are_not_as_long_as_their_input(cell: Any, max_steps: int | None, why: str) -> None:
+def test_rows_that_end_early_are_not_as_long_as_their_input(cell, max_steps, why):
     message = f"output 'z': expected an axis with a name of its own, because {why}, got 'time'"
     with pytest.raises(ConfigError, match=message):
         made(cell, [SAMPLES], [EVERY], max_steps)(batch_of([5]), torch.tensor([5]))
@@ -215,8 +211,8 @@ X = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (32, 2))
 IDS = TensorSpec("ids", "INT64", (-1,), ("time",), (32,), minimum=0, maximum=9)
 
 
-def model(cell: Any, *, inputs: Any = (X,), outputs: Any = (LAST,), state: Any = ((2,),), max_steps: int | None = None,
-          row_check: str = "refuse", max_batch: int = 8) -> Model:  # fmt: skip
+def model(cell, *, inputs=(X,), outputs=(LAST,), state=((2,),), max_steps=None,
+          row_check="refuse", max_batch=8):  # fmt: skip
     info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
     call = CellModel(Recurrent(cell, state, max_steps), info)
     info = call.info
@@ -226,17 +222,17 @@ def model(cell: Any, *, inputs: Any = (X,), outputs: Any = (LAST,), state: Any =
 class Centred(Sum):
     """The batch's mean goes into each row."""
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         return super().step(x - x.mean(0), state)
 
 
 class Foremost(Sum):
     """Takes the first row's step for that of all rows, as if they had begun together."""
 
-    def start(self, x: torch.Tensor) -> Any:
+    def start(self, x):
         return x, (torch.zeros(len(x), 2), torch.zeros(len(x)))
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         total = state[0] + x * (state[1][:1] + 1)[:, None]
         return total, (total, state[1] + 1)
 
@@ -244,11 +240,11 @@ class Foremost(Sum):
 class Clock(Sum):
     """Counts steps in the cell."""
 
-    def start(self, x: torch.Tensor) -> Any:
+    def start(self, x):
         self.steps = 0
         return x, (torch.zeros(len(x), 2),)
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         self.steps += 1
         return super().step(x * self.steps, state)
 
@@ -256,7 +252,7 @@ class Clock(Sum):
 class Spread(Sum):
     """A neighbour times 0 is nothing, but for one of NaN."""
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         return super().step(x + 0 * state[0].sum(0), state)
 
 
@@ -272,19 +268,19 @@ COMPANY = r"the other rows of its batch: output 'y': .* alone, .* at step \d+ be
         (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
     ],
 )
-def test_a_step_that_looks_at_other_rows_is_named(cell: Any, message: str) -> None:
+def test_a_step_that_looks_at_other_rows_is_named(cell, message):
     with pytest.raises(ConfigError, match=message):
         try_out(model(cell, state=((2,), ()) if isinstance(cell, Foremost) else ((2,),)))
 
 
-def test_an_end_that_neighbours_of_nan_hide_is_named() -> None:
+def test_an_end_that_neighbours_of_nan_hide_is_named():
     """It is one of the flags of all steps, of which some may differ where they run together, as by near ties."""
 
     class Missed:
-        def start(self, ids: torch.Tensor) -> Any:
+        def start(self, ids):
             return None, (ids.sum(1) % 3 + 4.0,)
 
-        def step(self, x: None, state: Any) -> Any:
+        def step(self, x, state):
             left = state[0] - 1
             return left.long(), (left,), left + 0 * left.sum() <= 0
 
@@ -292,12 +288,12 @@ def test_an_end_that_neighbours_of_nan_hide_is_named() -> None:
         try_out(model(Missed(), inputs=(IDS,), outputs=(WRITTEN,), state=((),), max_steps=200))
 
 
-def test_cells_of_independent_rows_pass() -> None:
+def test_cells_of_independent_rows_pass():
     class Ends:
-        def start(self, ids: torch.Tensor) -> Any:
+        def start(self, ids):
             return None, (ids.sum(1),)
 
-        def step(self, x: None, state: Any) -> Any:
+        def step(self, x, state):
             return state[0], (state[0] - 1,), state[0] <= 0
 
     assert try_out(model(Sum())) == []

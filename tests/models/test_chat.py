@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizer
 
-from app.contract import Array, ModelSource
+from app.contract import ModelSource
 from app.errors import BadText, ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
@@ -32,24 +30,24 @@ TALK = [{"role": "user", "content": "late?"}, {"role": "assistant", "content": "
 
 
 @pytest.fixture(scope="module")
-def words() -> Any:
+def words():
     made = tiny.tokenizer()
     made.chat_template = TEMPLATE
     return made
 
 
 @pytest.fixture
-def reader(words: Any) -> ConversationReader:
+def reader(words):
     return ConversationReader(words, len(words), ReadingRules(24, tiny.PAD, prompt="never here"))
 
 
-def sent(*conversations: Any) -> list[Array]:
-    values: Array = np.empty(len(conversations), object)
+def sent(*conversations):
+    values = np.empty(len(conversations), object)
     values[:] = [json.dumps(one).encode() for one in conversations]
     return [values]
 
 
-def test_the_template_writes_all_of_a_text(words: Any, reader: ConversationReader) -> None:
+def test_the_template_writes_all_of_a_text(words, reader):
     one, two = reader.read([sent(TALK), sent(TALK[:1])])
     for read, talk in ((one, TALK), (two, TALK[:1])):
         expected = words.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
@@ -58,7 +56,7 @@ def test_the_template_writes_all_of_a_text(words: Any, reader: ConversationReade
         assert expected.count(tiny.END) == len(talk)
 
 
-def test_a_template_that_does_not_know_developers_gets_them_as_system(words: Any, reader: ConversationReader) -> None:
+def test_a_template_that_does_not_know_developers_gets_them_as_system(words, reader):
     talk = [{"role": "developer", "content": "x"}]
     assert reader.call_texts(sent(talk)).texts == ["x</s>a:"]
     for template, role in (
@@ -78,7 +76,7 @@ def test_a_template_that_does_not_know_developers_gets_them_as_system(words: Any
         ([{"role": "user", "content": "x" * 22}], "expected at most 24 tokens, got 25"),
     ],
 )
-def test_a_conversation_that_cannot_be_read(reader: ConversationReader, talk: Any, wrong: str) -> None:
+def test_a_conversation_that_cannot_be_read(reader, talk, wrong):
     with pytest.raises(BadText) as raised:
         reader.read([sent(talk)])
     assert (raised.value.name, raised.value.row) == ("messages", None)
@@ -92,51 +90,51 @@ MOST = 20
 TEXT = "the ferry"
 
 
-class Letters(PreTrainedTokenizer):  # type: ignore[misc]
+class Letters(PreTrainedTokenizer):
     """Each letter a token; those of no letter are spaces, which the text of some tokens does not begin or end with."""
 
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
-    def __init__(self, words: int) -> None:
+    def __init__(self, words):
         self._words = words
         super().__init__(pad_token="<pad>", eos_token="</s>", model_max_length=tiny.POSITIONS)
 
     @property
-    def vocab_size(self) -> int:
+    def vocab_size(self):
         return self._words
 
-    def get_vocab(self) -> dict[str, int]:
+    def get_vocab(self):
         return {self._convert_id_to_token(number): number for number in range(self._words)}
 
-    def _tokenize(self, text: str) -> list[str]:
+    def _tokenize(self, text):
         return list(text)
 
-    def _convert_token_to_id(self, token: str) -> int:
+    def _convert_token_to_id(self, token):
         return {"<pad>": tiny.PAD, "</s>": tiny.END}.get(token) or 2 + ord(token) % (self._words - 2)
 
-    def _convert_id_to_token(self, index: int) -> str:
+    def _convert_id_to_token(self, index):
         return {tiny.PAD: "<pad>", tiny.END: "</s>"}.get(index) or chr(ord("a") + index % 27).replace("{", " ")
 
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+    def convert_tokens_to_string(self, tokens):
         return "".join(tokens).strip()
 
-    def build_inputs_with_special_tokens(self, ids: list[int], other: Any = None) -> list[int]:
+    def build_inputs_with_special_tokens(self, ids, other=None):
         return [*ids, tiny.END]
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def slow(tmp_path, monkeypatch):
     tiny.save(tmp_path, "marian", MOST)
     made = Letters(len(tiny.tokenizer()))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **options: made)
     return made
 
 
-def test_texts_are_those_of_generate(slow: Any, tmp_path: Path) -> None:
+def test_texts_are_those_of_generate(slow, tmp_path):
     model = load(ModelSource("m", 1, tmp_path))
     assert isinstance(model.call, TextDecoder)
     assert model.front is not None
-    array: Any = np.empty(1, object)
+    array = np.empty(1, object)
     array[0] = TEXT.encode()
     (read,) = model.front.reader.read([[array]])
     asked = slow(TEXT, return_tensors="pt")
@@ -153,11 +151,11 @@ def test_texts_are_those_of_generate(slow: Any, tmp_path: Path) -> None:
     assert sent.encode() == written
 
 
-def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sentencepiece_is_named(tmp_path, monkeypatch):
     tiny.save(tmp_path, "marian", MOST)
     (tmp_path / "weights" / "source.spm").touch()
 
-    def refuse(*args: Any, **options: Any) -> None:
+    def refuse(*args, **options):
         raise ImportError("MarianTokenizer requires the SentencePiece library")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
@@ -169,6 +167,6 @@ def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         load(ModelSource("m", 1, tmp_path))
 
 
-def test_other_tasks_need_a_fast_one(slow: Any, tmp_path: Path) -> None:
+def test_other_tasks_need_a_fast_one(slow, tmp_path):
     with pytest.raises(ConfigError, match="expected a fast tokenizer"):
         task_opening._open_tokenizer(str(tmp_path / "weights"), "fill-mask")

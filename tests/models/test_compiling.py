@@ -17,17 +17,17 @@ LONG = "# " + "-" * (20 << 10)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return tmp_path
 
 
-def here(*given: object, **options: object) -> None:
+def here(*given, **options):
     raise AssertionError("compiled in this process")
 
 
-def test_a_long_source_is_compiled_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_source_is_compiled_elsewhere(folder, monkeypatch):
     (folder / "aside_long.py").write_text(
         f"{LONG}\nfrom __future__ import annotations\n\ndef where(x: int): return 7\n"
     )
@@ -47,7 +47,7 @@ def test_a_long_source_is_compiled_elsewhere(folder: Path, monkeypatch: pytest.M
     assert module.where.__code__.co_filename == str(folder / "aside_long.py")
 
 
-def test_an_error_is_that_of_the_source(folder: Path) -> None:
+def test_an_error_is_that_of_the_source(folder):
     (folder / "aside_wrong.py").write_text(f"{LONG}\nONE = = 1\n")
     with compiling_aside(), pytest.raises(SyntaxError) as caught:
         importlib.import_module("aside_wrong")
@@ -55,9 +55,7 @@ def test_an_error_is_that_of_the_source(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="its compiler has a limit of its own")
-def test_what_needs_a_higher_limit_than_the_childs_is_compiled_here(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_a_higher_limit_than_the_childs_is_compiled_here(folder, monkeypatch):
     (folder / "aside_deep.py").write_text(f"{LONG}\ndef deep(a): return a{'.b' * 6000}\n")
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
@@ -68,7 +66,7 @@ def test_what_needs_a_higher_limit_than_the_childs_is_compiled_here(
         sys.setrecursionlimit(limit)
 
 
-def test_without_a_child_it_is_compiled_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_child_it_is_compiled_here(folder, monkeypatch):
     (folder / "aside_alone.py").write_text(f"{LONG}\nONE = 1\n")
     monkeypatch.setattr(sys, "executable", os.devnull)
     with compiling_aside():

@@ -72,39 +72,36 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
         read(tmp_path, TOML, overrides)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('source = "model.py:build"', "", "source: expected a value, got none"),
-        ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
-        ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
-        ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),
-        ('source = "model.py:build"', 'source = "m.ubj"', "source: .* examples/sklearn"),
-        (
-            'source = "model.py:build"',
-            'source = "m.joblib"\ntrust = true\nkwargs = { methods = { y = "predict" } }',
-            "source: expected a network: .* as in examples/sklearn, got 'm.joblib'",
-        ),
-        ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
-        ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
-        ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
-        ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
-        ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
-        ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
-        ('datatype = "FP32"', 'datatype = "INT8"\nminimum = 3\nmaximum = 2', r"maximum: expected at least the minimum"),
-        ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
-        ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
-        *(("[[outputs]]", f"[batching]\nobjective = {given}\n[[outputs]]", f"'latency' or 'deadline', got {given}")
-          for given in ("'energy'", "0.5")),
-        ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected an integer, got"),
-        ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
-        ("[[inputs]]", 'row_check = "no"\n[[inputs]]', "row_check: expected 'refuse', 'warn' or 'off', got 'no'"),
-        ("[[outputs]]", "[warmup]\nfile = 'x.txt'\n[[outputs]]", "warmup.file: expected a .json or .npz file, got 'x"),
-        ("[[outputs]]", '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]', "inputs: .*'x' more"),
-        ("[[inputs]]", "[[inputs", "expected a readable TOML file"),
-        ("shape", "x = " + "[" * 100_000, "expected a readable TOML file: .* nested too deeply"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ('source = "model.py:build"', "", "source: expected a value, got none"),
+    ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
+    ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
+    ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),
+    ('source = "model.py:build"', 'source = "m.ubj"', "source: .* examples/sklearn"),
+    (
+        'source = "model.py:build"',
+        'source = "m.joblib"\ntrust = true\nkwargs = { methods = { y = "predict" } }',
+        "source: expected a network: .* as in examples/sklearn, got 'm.joblib'",
+    ),
+    ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
+    ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
+    ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
+    ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
+    ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
+    ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
+    ('datatype = "FP32"', 'datatype = "INT8"\nminimum = 3\nmaximum = 2', r"maximum: expected at least the minimum"),
+    ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
+    ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
+    *(("[[outputs]]", f"[batching]\nobjective = {given}\n[[outputs]]", f"'latency' or 'deadline', got {given}")
+      for given in ("'energy'", "0.5")),
+    ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected an integer, got"),
+    ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
+    ("[[inputs]]", 'row_check = "no"\n[[inputs]]', "row_check: expected 'refuse', 'warn' or 'off', got 'no'"),
+    ("[[outputs]]", "[warmup]\nfile = 'x.txt'\n[[outputs]]", "warmup.file: expected a .json or .npz file, got 'x"),
+    ("[[outputs]]", '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]', "inputs: .*'x' more"),
+    ("[[inputs]]", "[[inputs", "expected a readable TOML file"),
+    ("shape", "x = " + "[" * 100_000, "expected a readable TOML file: .* nested too deeply"),
+])  # fmt: skip
 def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read(tmp_path, TOML.replace(old, new, 1))

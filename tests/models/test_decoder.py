@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -42,7 +40,7 @@ from .folders import source_of
 # Others of its texts are tested in tests/engine/cpu/test_decoding.py.
 
 
-def test_places_that_no_row_has_had_take_no_memory() -> None:
+def test_places_that_no_row_has_had_take_no_memory():
     before = resident_bytes()
     slab = Slab(SlabShape(layers=4, heads=8, size=64, dtype=torch.bfloat16), places=256, columns=256)
     assert slab.values.nbytes == 512 << 20
@@ -51,21 +49,18 @@ def test_places_that_no_row_has_had_take_no_memory() -> None:
     assert not slab.values[:, :, 1:3].any()
 
 
-def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list() -> None:
-    model: Any = SimpleNamespace(config=SimpleNamespace(model_type="bart"))
+def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list():
+    model = SimpleNamespace(config=SimpleNamespace(model_type="bart"))
     with pytest.raises(ConfigError, match=r"^expected a decoder of t5, marian, gpt2, llama, mistral, qwen2, got bart$"):
         DecoderModel(model)
 
 
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        ("llama", {"sliding_window": 64}, "expected attention without a sliding window, got 64"),
-        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-         "expected positions that no other row changes, got rope_type 'dynamic'"),
-    ],
-)  # fmt: skip
-def test_a_model_that_cannot_run_so_is_refused(kind: str, change: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("kind", "change", "message"), [
+    ("llama", {"sliding_window": 64}, "expected attention without a sliding window, got 64"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+     "expected positions that no other row changes, got rope_type 'dynamic'"),
+])  # fmt: skip
+def test_a_model_that_cannot_run_so_is_refused(kind, change, message):
     model = tiny_decoders.model(kind)
     for name, value in change.items():
         for config in (model.config, model.generation_config):
@@ -76,16 +71,14 @@ def test_a_model_that_cannot_run_so_is_refused(kind: str, change: dict[str, Any]
 
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
 @pytest.mark.parametrize(("call", "own", "read"), [(150, [[4], [41], [9]], [[30], [2], [12]]), (10**6, [[41]], [[30]])])
-def test_a_row_reads_its_own_columns_where_that_costs_less(
-    kind: str, call: int, own: list[list[int]], read: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_reads_its_own_columns_where_that_costs_less(kind, call, own, read, monkeypatch):
     monkeypatch.setattr(slabs, "_CALL", call)
     if kind == "t5" and tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 20):
         own, read = [[41]], [[30]]  # that release passes no columns on to the attention of T5
-    columns: list[list[int]] = []
+    columns = []
     real = torch.nn.functional.scaled_dot_product_attention
 
-    def attend(query: Any, key: torch.Tensor, *given: Any, **named: Any) -> Any:
+    def attend(query, key, *given, **named):
         columns.append([key.shape[2]])
         return real(query, key, *given, **named)
 
@@ -97,7 +90,7 @@ def test_a_row_reads_its_own_columns_where_that_costs_less(
     assert columns == 2 * [*own, *(read if decoder.encodes else [])]  # two layers
 
 
-def decoder_of(model: Any, most: int) -> TextDecoder:
+def decoder_of(model, most):
     words = tiny_decoders.tokenizer()
     decoder = DecoderModel(model)
     both = None if decoder.encodes else 60 + most
@@ -117,7 +110,7 @@ ENDS = [1, 188, *range(60, 90)]
         ("llama", {"bad_words_ids": [[5], [70, 71]], "no_repeat_ngram_size": 2, "eos_token_id": ENDS}),
     ],
 )
-def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, settings: dict[str, Any]) -> None:
+def test_what_generation_config_says_is_done_as_generate_does_it(kind, settings):
     random.seed(0)
     rows, most = [random.choices(range(2, 200), k=length) for length in (13, 4, 9, 17, 2)], 16
     model = tiny_decoders.model(kind)
@@ -135,7 +128,7 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, sett
 
 
 @pytest.mark.parametrize(("name", "value"), [("stop_strings", ["."]), ("sequence_bias", [[[7], 5.0]])])
-def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(name: str, value: Any) -> None:
+def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(name, value):
     model = tiny_decoders.model("gpt2")
     setattr(model.generation_config, name, value)
     with pytest.raises(ConfigError, match=rf"^generation_config.json: {name} is not offered, got "):
@@ -145,40 +138,40 @@ def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(
 # A decoder whose rows depend on others that begin and end beside them is refused before it serves.
 
 
-def made(folder: Path, kind: str, spoil: Callable[[Any], None], row_check: str = "refuse") -> Model:
+def made(folder, kind, spoil, row_check="refuse"):
     tiny_decoders.save(folder, kind)
     model = load(source_of(folder))
-    call: Any = model.call
+    call = model.call
     spoil(call.decoder.model)
     return replace(model, checks=replace(model.checks, row_check=row_check))
 
 
-def with_positions_of_the_longest(model: Any) -> None:
+def with_positions_of_the_longest(model):
     """As a model has them that takes them from the width of its batch."""
 
-    def positions(_: Any, given: tuple[torch.Tensor]) -> torch.Tensor:
+    def positions(_, given):
         return given[0].amax(0, keepdim=True).expand_as(given[0])
 
     model.transformer.wpe.register_forward_pre_hook(positions)
 
 
-def without_a_mask(model: Any) -> None:
-    def seen(_: Any, args: Any, given: dict[str, Any]) -> Any:
+def without_a_mask(model):
+    def seen(_, args, given):
         return args, {**given, "attention_mask": None}
 
     model.model.register_forward_pre_hook(seen, with_kwargs=True)
 
 
-def checked(model: Model) -> str | None:
+def checked(model):
     return check_independence(model, call_directly(model))
 
 
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_a_decoder_whose_rows_are_independent_passes(kind: str, tmp_path: Path) -> None:
+def test_a_decoder_whose_rows_are_independent_passes(kind, tmp_path):
     assert checked(made(tmp_path, kind, lambda model: None)) is None
 
 
-def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path) -> None:
+def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path):
     model = made(tmp_path, "gpt2", with_positions_of_the_longest)
     alike = [row for row in model.checks.samples if row.lengths == model.checks.samples[0].lengths]
     whole = whole_model(model.info, alike, call_directly(model))
@@ -192,13 +185,13 @@ def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path
     assert checked(replace(model, checks=replace(model.checks, row_check="off"))) is None
 
 
-def test_one_that_reads_what_its_mask_hides_is_refused(tmp_path: Path) -> None:
+def test_one_that_reads_what_its_mask_hides_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="a row writes depends on its company"):
         checked(made(tmp_path, "llama", without_a_mask))
 
 
 @pytest.mark.parametrize(("kind", "most"), [("gpt2", tiny_decoders.POSITIONS - 1), ("t5", 1)])
-def test_rows_of_the_check_fit_the_positions_of_the_model(kind: str, most: int, tmp_path: Path) -> None:
+def test_rows_of_the_check_fit_the_positions_of_the_model(kind, most, tmp_path):
     tiny_decoders.save(tmp_path, kind, most)
     model = load(source_of(tmp_path))
     assert checked(model) is None
@@ -207,18 +200,16 @@ def test_rows_of_the_check_fit_the_positions_of_the_model(kind: str, most: int, 
 @pytest.mark.parametrize(
     ("kwargs", "dtype"), [("", torch.float32), ('kwargs = { dtype = "bfloat16" }', torch.bfloat16)]
 )
-def test_weights_in_bf16_compute_in_float32_unless_asked_otherwise(
-    kwargs: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_weights_in_bf16_compute_in_float32_unless_asked_otherwise(kwargs, dtype, tmp_path):
     """In BF16 products round by the size of the batch, so what is written would depend on strangers."""
     tiny_decoders.save(tmp_path, "llama").bfloat16().save_pretrained(tmp_path / "weights")
     described = tmp_path / "model.toml"
     described.write_text(f"{kwargs}\n{described.read_text()}")
-    network: Any = load(source_of(tmp_path)).call
+    network = load(source_of(tmp_path)).call
     assert {weight.dtype for weight in network.parameters()} == {dtype}
 
 
-def test_that_a_model_asks_for_several_beams_is_noted(tmp_path: Path) -> None:
+def test_that_a_model_asks_for_several_beams_is_noted(tmp_path):
     model = tiny_decoders.save(tmp_path, "marian")
     assert not load(source_of(tmp_path)).note
     model.generation_config.num_beams = 4
@@ -229,20 +220,20 @@ def test_that_a_model_asks_for_several_beams_is_noted(tmp_path: Path) -> None:
 # Packed layers of decoders give what the plain ones do.
 
 
-def refuse(*args: Any) -> Any:
+def refuse(*args):
     raise RuntimeError("not on this processor")
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(24, 40), nn.Linear(24, 40, bias=False), Conv1D(40, 24)])
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (3, 5, 24)])
-def test_a_packed_layer_gives_what_the_plain_one_does(layer: nn.Module, shape: tuple[int, ...]) -> None:
+def test_a_packed_layer_gives_what_the_plain_one_does(layer, shape):
     x = torch.randn(shape)
     with torch.inference_mode():
         torch.testing.assert_close(PackedLinear(layer, shared=False)(x), layer(x))
 
 
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_large_float32_layers_are_packed(kind, monkeypatch):
     model = tiny_decoders.model(kind)
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
@@ -255,7 +246,7 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind, monkeypatch):
     """Two copies of all weights are more than a container's limit is reckoned with."""
     monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
     model = tiny_decoders.model(kind)
@@ -271,7 +262,7 @@ def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind: str, mo
     assert {name: (value.shape, value.dtype) for name, value in model.named_parameters()} == shapes
 
 
-def test_weights_that_hold_nan_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_hold_nan_are_not_packed(monkeypatch):
     monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with torch.no_grad():
@@ -282,7 +273,7 @@ def test_weights_that_hold_nan_are_not_packed(monkeypatch: pytest.MonkeyPatch) -
     assert network_warning(cast(Model, info)) == "weight '0.weight' holds NaN: answers that depend on it are NaN"
 
 
-def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch):
     monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
     monkeypatch.setattr(packed_weights, "PackedProduct", refuse)
     model = tiny_decoders.model("t5")
@@ -296,7 +287,7 @@ def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pyt
 WORDS = 600
 
 
-def of_transformers(scores: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
+def of_transformers(scores, asked):
     made = {
         "temperature": processors.TemperatureLogitsWarper,
         "top_k": processors.TopKLogitsWarper,
@@ -319,7 +310,7 @@ def of_transformers(scores: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor
     ],
 )
 @pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 40.0])
-def test_probabilities_are_those_of_transformers(asked: dict[str, Any], spread: float) -> None:
+def test_probabilities_are_those_of_transformers(asked, spread):
     torch.manual_seed(1)
     scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
     found = probabilities(scores, **asked)
@@ -328,7 +319,7 @@ def test_probabilities_are_those_of_transformers(asked: dict[str, Any], spread: 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-37, 1e-40, 1e-46, 1e-300, 5e-324])
 @pytest.mark.parametrize("top", [{}, {"top_k": 5, "top_p": 0.9}])
-def test_a_tiny_temperature_leaves_the_likeliest_token(temperature: float, top: dict[str, Any]) -> None:
+def test_a_tiny_temperature_leaves_the_likeliest_token(temperature, top):
     torch.manual_seed(2)
     for spread in (1e-3, 30.0, 1e30):
         scores = spread * torch.randn(WORDS)
@@ -339,7 +330,7 @@ def test_a_tiny_temperature_leaves_the_likeliest_token(temperature: float, top: 
             assert found.nonzero()[:, 0].tolist() == [scores.argmax()]
 
 
-def test_one_token_is_left_however_small_top_p_is() -> None:
+def test_one_token_is_left_however_small_top_p_is():
     for scores in (torch.zeros(WORDS), torch.randn(WORDS)):
         for top_p in (0.0, 1e-300, 1e-9):
             assert probabilities(scores, top_p=top_p).count_nonzero() == 1

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ from .folders import source_of
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 
 
-def llamas() -> Any:
+def llamas():
     """A tokenizer with byte fallback, as Llama's: letters are tokens, all other characters are bytes."""
     words = {"<unk>": 0, "<s>": BOS, "</s>": EOS}
     words |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}
@@ -43,7 +41,7 @@ def llamas() -> Any:
     )
 
 
-def written(tokenizer: Any, ids: list[int], **asked: Any) -> tuple[str, list[str], str]:
+def written(tokenizer, ids, **asked):
     """The whole text of these tokens, its pieces when streamed, and why it ended."""
     texts = []
     for _ in range(2):
@@ -62,7 +60,7 @@ def written(tokenizer: Any, ids: list[int], **asked: Any) -> tuple[str, list[str
     return whole.text, pieces, whole.reason
 
 
-def bytes_of(text: str) -> list[int]:
+def bytes_of(text):
     return [FIRST_BYTE + byte for byte in text.encode()]
 
 
@@ -75,13 +73,13 @@ def bytes_of(text: str) -> list[int]:
         ([FIRST_BYTE + 0xFF, *bytes_of("\u20ac")], "\ufffd\u20ac"),
     ],
 )
-def test_bytes_that_are_characters_are_kept_whatever_follows(ids: list[int], text: str) -> None:
+def test_bytes_that_are_characters_are_kept_whatever_follows(ids, text):
     whole, pieces, _ = written(llamas(), ids)
     assert (whole, "".join(pieces)) == (text, text)
     assert all("\ufffd" not in piece for piece in pieces[:-1] if piece != "\ufffd\u20ac")
 
 
-def test_texts_with_byte_fallback_are_those_of_decode() -> None:
+def test_texts_with_byte_fallback_are_those_of_decode():
     """Where all bytes are of characters, and where the last character is cut off after a letter."""
     words = llamas()
     random.seed(1)
@@ -93,7 +91,7 @@ def test_texts_with_byte_fallback_are_those_of_decode() -> None:
             assert whole == "".join(pieces) == words.decode(part, skip_special_tokens=True)
 
 
-def test_what_ends_a_text() -> None:
+def test_what_ends_a_text():
     words = llamas()
     ids = words("ab cd ef", add_special_tokens=False).input_ids
     for asked, wanted in (
@@ -111,7 +109,7 @@ def test_what_ends_a_text() -> None:
     assert written(words, ends, skip_special_tokens=False)[0] == "ab</s>"
 
 
-def test_spaces_are_removed_as_transformers_does_it_in_streams_too() -> None:
+def test_spaces_are_removed_as_transformers_does_it_in_streams_too():
     pieces = ["it", " '", " s", " ", "don", " n't", " .", " ,", " ?", "x", "'", " ve"]
     words = Tokenizer(WordLevel({piece: 3 + place for place, piece in enumerate(pieces)}, unk_token="it"))
     words.decoder = decoders.Fuse()
@@ -129,7 +127,7 @@ def test_spaces_are_removed_as_transformers_does_it_in_streams_too() -> None:
     assert found == fast.clean_up_tokenization(text)
 
 
-def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
+def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path):
     made = tiny.model("llama")
     made.resize_token_embeddings(300, mean_resizing=False)
     made.save_pretrained(tmp_path / "weights")
@@ -160,7 +158,7 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stop", ["a", "ab", "aab", "abab"])
-def test_an_end_that_may_become_a_stop_string_is_held_back(stop: str) -> None:
+def test_an_end_that_may_become_a_stop_string_is_held_back(stop):
     for text in map("".join, product("ab", repeat=6)):
         ends = (len(text) - size for size in range(len(stop), 0, -1) if text.endswith(stop[:size]))
-        assert Text._before(SimpleNamespace(text=text), stop) == next(ends, len(text))  # type: ignore[arg-type]
+        assert Text._before(SimpleNamespace(text=text), stop) == next(ends, len(text))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given
@@ -26,7 +24,7 @@ WAYS = [(OneDnnSteps, "lstm"), (PackedGruSteps, "gru"), *((TorchSteps, kind) for
 
 
 class Net(nn.Module):
-    def __init__(self, kind: str, layers: int = 2, bias: bool = True, batch_first: bool = True) -> None:
+    def __init__(self, kind, layers=2, bias=True, batch_first=True):
         super().__init__()
         make, more = KINDS[kind]
         torch.manual_seed(layers)
@@ -34,23 +32,23 @@ class Net(nn.Module):
         self.batch_first = batch_first
         self.eval()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        steps: torch.Tensor = self.layer(x if self.batch_first else x.transpose(0, 1))[0]
+    def forward(self, x):
+        steps = self.layer(x if self.batch_first else x.transpose(0, 1))[0]
         return steps if self.batch_first else steps.transpose(0, 1)
 
 
 @pytest.fixture(autouse=True)
-def always() -> Iterator[None]:
+def always():
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(packed_weights, "LEAST_TO_PACK", 1)
         yield
 
 
-def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def refuse(*given: object) -> None:
+def refuse(*given):
     raise RuntimeError("not here")
 
 
@@ -59,9 +57,7 @@ def refuse(*given: object) -> None:
     st.sampled_from(WAYS), st.integers(1, 3), st.booleans(), st.integers(1, 9),
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )  # fmt: skip
-def test_however_the_steps_are_cut(
-    way: tuple[type[TorchSteps], str], layers: int, bias: bool, rows: int, cuts: list[int]
-) -> None:
+def test_however_the_steps_are_cut(way, layers, bias, rows, cuts):
     make, kind = way
     net = Net(kind, layers, bias)
     steps, x = make(net.layer), torch.randn(rows, sum(cuts), 5)
@@ -83,7 +79,7 @@ def test_however_the_steps_are_cut(
     st.sampled_from([("lstm", None), ("lstm", "_reordered"), ("gru", None)]), st.booleans(),
     st.lists(st.integers(1, 30), min_size=1, max_size=6),
 )  # fmt: skip
-def test_a_batch_that_shrinks(kind: tuple[str, str | None], batch_first: bool, lengths: list[int]) -> None:
+def test_a_batch_that_shrinks(kind, batch_first, lengths):
     net = Net(kind[0], batch_first=batch_first)
     model = CellModel(by_its_layer(net, INFO), INFO)
     x = torch.randn(len(lengths), max(lengths), 5)
@@ -106,7 +102,7 @@ def test_a_batch_that_shrinks(kind: tuple[str, str | None], batch_first: bool, l
         (3, {1: 3, 16: 3, 64: 3, 1000: 1}),
     ],
 )
-def test_strides(left: int, strides: dict[int, int]) -> None:
+def test_strides(left, strides):
     cell = LayerCell(Net("lstm"), INFO)
     assert {rows: cell.longest_stride(rows, left) for rows in strides} == strides
     assert LayerCell(Net("gru"), INFO).longest_stride(1, left) == 1

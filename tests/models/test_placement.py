@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,17 +24,17 @@ from app.models.recurrent.cells import CellModel
 META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
 
 
-def model_of(call: Any, inputs: tuple[TensorSpec, ...] = (), outputs: tuple[TensorSpec, ...] = ()) -> Model:
+def model_of(call, inputs=(), outputs=()):
     inputs, outputs = inputs or (spec("x", "FP32", 4),), outputs or (spec("y", "FP32", 4),)
     return Model(ModelInfo("m", "1", "test", inputs, outputs, Batching()), call)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_precision_is_inside_only(precision: str):
-    seen: list[torch.dtype] = []
+def test_precision_is_inside_only(precision):
+    seen = []
 
     class Sees(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             seen.append(x.dtype)
             return super().forward(x)
 
@@ -49,12 +47,12 @@ def test_precision_is_inside_only(precision: str):
 
 def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
     class Holds(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 4)
             self.constant = torch.ones(4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             made = torch.arange(4) + torch.zeros(4)
             return self.linear(x) + self.constant + made + torch.ones(4).to(torch.device("cpu"))
 
@@ -73,9 +71,9 @@ def test_what_cannot_be_moved_stays():
 
 
 def test_compile_is_one_graph_for_all_sizes(monkeypatch):
-    asked: list[dict[str, Any]] = []
+    asked = []
 
-    def compiler(module: nn.Module, **options: Any) -> nn.Module:
+    def compiler(module, **options):
         asked.append(options)
         return module
 
@@ -86,17 +84,17 @@ def test_compile_is_one_graph_for_all_sizes(monkeypatch):
 
 
 class Cell(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.cell = nn.GRUCell(4, 4)
 
-    def step(self, x: torch.Tensor, state: Any) -> Any:
+    def step(self, x, state):
         hidden = self.cell(x, state[0])
         return hidden, (hidden,)
 
 
 def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypatch):
-    asked: list[Any] = []
+    asked = []
     monkeypatch.setattr(torch, "compile", lambda step, **options: asked.append(options) or step)
     model = model_of(None, (spec("x", "FP32", 3, 4),))
     call = CellModel(Recurrent(Cell(), ((4,),)), model.info)
@@ -120,7 +118,7 @@ def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypat
         (TensorSpec("lengths", "INT64", (), (), (), lengths_of="tokens"), False),  # no client can send it
     ],
 )
-def test_indices_without_bounds_are_warned_of(caplog, one: TensorSpec, warned: bool):
+def test_indices_without_bounds_are_warned_of(caplog, one, warned):
     warn_of_indices(model_of(nn.Identity(), (one,)))
     assert [one.name in record.getMessage() for record in caplog.records] == [True] * warned
 
@@ -129,11 +127,11 @@ def test_indices_without_bounds_are_warned_of(caplog, one: TensorSpec, warned: b
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def graphs(monkeypatch):
     """What has been compiled: torch's front end alone, the graphs run as they are."""
-    made: list[Any] = []
+    made = []
 
-    def backend(graph: torch.fx.GraphModule, example: Any) -> Callable[..., Any]:
+    def backend(graph, example):
         made.append(graph)
         return graph.forward
 
@@ -141,8 +139,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def test_tensors_of_any_origin_and_layout_are_one(graphs: list[Any]) -> None:
-    def double(x: torch.Tensor, pair: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def test_tensors_of_any_origin_and_layout_are_one(graphs):
+    def double(x, pair):
         return x * 2 + pair[0]
 
     call, slots = Compiled(double), torch.arange(80.0).view(8, 10)
@@ -158,7 +156,7 @@ def test_tensors_of_any_origin_and_layout_are_one(graphs: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("max_batch", "sizes"), [(8, [1, 2]), (1, [1])])
-def test_rows_of_one_value_are_compiled_before_it_serves(max_batch: int, sizes: list[int], graphs: list[Any]) -> None:
+def test_rows_of_one_value_are_compiled_before_it_serves(max_batch, sizes, graphs):
     inputs = (TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2)),)
     info = ModelInfo("m", "1", "test", inputs, inputs, Batching(max_batch=max_batch))
     row = example_row(inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -38,7 +37,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 class Net(nn.Module):
     """An embedding, a layer and a head, put together in one of several ways."""
 
-    def __init__(self, kind: str = "gru", layers: int = 1, batch_first: bool = True, bias: bool = True) -> None:
+    def __init__(self, kind="gru", layers=1, batch_first=True, bias=True):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -51,25 +50,25 @@ class Net(nn.Module):
         self.batch_first = batch_first
         self.eval()
 
-    def read(self, ids: torch.Tensor, *hx: Any) -> Any:
+    def read(self, ids, *hx):
         x = self.embedding(ids)
         return self.layer(x if self.batch_first else x.transpose(0, 1), *hx)
 
 
 class LastState(Net):
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         _, last = self.read(ids)
         return self.head((last[0] if isinstance(self.layer, nn.LSTM) else last)[-1])
 
 
 class EveryStep(Net):
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         steps = self.read(ids)[0]
         return self.head(steps) if self.batch_first else self.head(steps).transpose(0, 1)
 
 
 class LastStep(Net):
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         steps, _ = self.read(ids)
         return self.head(steps[:, -1] if self.batch_first else steps[-1])
 
@@ -77,7 +76,7 @@ class LastStep(Net):
 class Pooled(Net):
     """What a padded step would change: a mean and a maximum over all of them."""
 
-    def forward(self, ids: torch.Tensor) -> Any:
+    def forward(self, ids):
         steps, _ = self.read(ids)
         dim = 1 if self.batch_first else 0
         weights = torch.softmax(self.head(steps), dim)
@@ -88,7 +87,7 @@ class Pooled(Net):
 class OwnStart(Net):
     """Makes its first state, as tutorials do, and counts rows behind the layer too."""
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         h0 = torch.ones(self.layer.num_layers, ids.size(0), HIDDEN, device=ids.device)
         hx = (h0, h0 * 0.5) if isinstance(self.layer, nn.LSTM) else h0
         _, last = self.read(ids, hx)
@@ -99,7 +98,7 @@ class OwnStart(Net):
 class Counted(Net):
     """Flattens rows and steps for the head, and counts both before the layer."""
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         rows, steps = ids.shape
         states = self.read(ids)[0]
         states = states if self.batch_first else states.transpose(0, 1)
@@ -110,7 +109,7 @@ class Counted(Net):
 class Convolved(Net):
     """Two convolutions, of which the second reads what the first made of padding."""
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         x = self.conv(self.embedding(ids).transpose(1, 2)).transpose(1, 2)
         return self.head(self.layer(x if self.batch_first else x.transpose(0, 1))[0].sum(1 if self.batch_first else 0))
 
@@ -121,16 +120,16 @@ NETS = {
 }  # fmt: skip
 
 
-def info(outputs: Any, inputs: Any = (IDS,)) -> ModelInfo:
+def info(outputs, inputs=(IDS,)):
     return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(max_batch=4))
 
 
-def cells_of(net: nn.Module, outputs: Any) -> CellModel:
+def cells_of(net, outputs):
     declared = info(outputs)
     return CellModel(by_its_layer(net, declared), declared).eval()
 
 
-def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:
+def plain(net, *row):
     result = net(*(values[None] for values in row))
     values = result.values() if isinstance(result, dict) else [result]
     return [value[0] for value in values]
@@ -139,9 +138,7 @@ def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:
 @repeatable(80)
 @given(st.sampled_from(list(NETS)), st.sampled_from(list(KINDS)), st.integers(1, 3), st.booleans(), st.booleans(),
        LENGTHS, st.integers(0, 2))  # fmt: skip
-def test_the_same_answers_as_the_plain_module(
-    kind_of_net: Any, kind: str, layers: int, batch_first: bool, bias: bool, lengths: list[int], more: int
-) -> None:
+def test_the_same_answers_as_the_plain_module(kind_of_net, kind, layers, batch_first, bias, lengths, more):
     net = kind_of_net(kind, layers, batch_first, bias)
     model = cells_of(net, NETS[kind_of_net])
     ids = torch.randint(1, WORDS, (len(lengths), max(lengths) + more))
@@ -157,55 +154,52 @@ def test_the_same_answers_as_the_plain_module(
 # what cannot be taken apart
 
 
-def packed(self: Net, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def packed(self, ids, lengths):
     packed = pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
     return self.head(pad_packed_sequence(self.layer(packed)[0])[0])
 
 
-def packed_by_module(self: Net, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def packed_by_module(self, ids, lengths):
     packed = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), lengths.cpu(), batch_first=True)
     return self.head(self.layer(packed)[1][-1])
 
 
-def net_of(forward: Any) -> Net:
+def net_of(forward):
     """A net of this forward."""
     return type("Own", (Net,), {"forward": forward})()
 
 
-def with_layer(layer: nn.Module) -> Net:
+def with_layer(layer):
     net = LastState()
     net.layer = layer
     return net
 
 
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
-        (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
-        (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
-         "expected a layer of one direction, got 'layer' with bidirectional=True"),
-        (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
-        (net_of(packed_by_module),
-         "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
-        (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
-         "expected a module that calls 'layer' once, got 2 calls"),
-        (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
-         "expected nothing after 'layer' to read what comes before it, got 'ids'"),
-        (net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
-         "expected a module that torch.fx can trace, got TraceError"),
-        (net_of(lambda self, ids: self.read(ids)[0] * len(ids)),
-         r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:
+@pytest.mark.parametrize(("net", "message"), [
+    (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
+    (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
+    (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
+     "expected a layer of one direction, got 'layer' with bidirectional=True"),
+    (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
+    (net_of(packed_by_module),
+     "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
+    (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
+     "expected a module that calls 'layer' once, got 2 calls"),
+    (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
+     "expected nothing after 'layer' to read what comes before it, got 'ids'"),
+    (net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
+     "expected a module that torch.fx can trace, got TraceError"),
+    (net_of(lambda self, ids: self.read(ids)[0] * len(ids)),
+     r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
+])  # fmt: skip
+def test_what_cannot_be_taken_apart(net, message):
     lengths = TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
     inputs = [IDS, lengths] if getattr(type(net), "forward", None) in (packed, packed_by_module) else [IDS]
     with pytest.raises(ConfigError, match=f"recurrent: {message}"):
         by_its_layer(net, info([ONE], inputs))
 
 
-def test_a_part_that_changes_how_many_steps_there_are() -> None:
+def test_a_part_that_changes_how_many_steps_there_are():
     model = cells_of(net_of(lambda self, ids: self.head(self.layer(self.embedding(ids)[:, ::2])[1][-1])), [ONE])
     with pytest.raises(ConfigError, match="expected as many steps as the inputs are long, 5, got 3"):
         model(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 4]))
@@ -214,18 +208,18 @@ def test_a_part_that_changes_how_many_steps_there_are() -> None:
 class RunsAnother(LastState):
     """While its forward is traced, another thread runs `other`, as a worker does that serves it meanwhile."""
 
-    def __init__(self, other: nn.Module) -> None:
+    def __init__(self, other):
         super().__init__()
         self.other = [other]  # in a list: no part of this module
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         self.embedding(ids)  # whatever tracing replaces is replaced by now
         with ThreadPoolExecutor(1) as thread:
             self.given = thread.submit(self.other[0], torch.tensor([[1, 2]])).result()
         return super().forward(ids)
 
 
-def test_models_that_are_served_run_while_one_is_traced() -> None:
+def test_models_that_are_served_run_while_one_is_traced():
     other = LastState("lstm")
     net = RunsAnother(other)
     with torch.no_grad():
@@ -255,7 +249,7 @@ TOML = toml_of(
 )
 
 
-def test_one_key_is_enough(tmp_path: Any) -> None:
+def test_one_key_is_enough(tmp_path):
     folder = write_model(tmp_path / "m", 'weights = "w.pt"\n' + TOML, CODE)
     gru = nn.GRU(4, 8, batch_first=True)
     torch.save({f"gru.{name}": value for name, value in gru.state_dict().items()}, folder / "w.pt")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 
-from app.contract import Array, Batching, ModelInfo, SampleRow, TensorSpec
-from app.models.checks.row_check import TOLERANCES, Cause, Finding
+from app.contract import Batching, ModelInfo, SampleRow, TensorSpec
+from app.models.checks.row_check import TOLERANCES, Cause
 from app.models.checks.samples import row_check_rows, stack
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
@@ -20,18 +18,11 @@ SCALAR = TensorSpec("y", "FP32", (), (), ())
 LABEL = TensorSpec("label", "INT64", (), (), ())
 
 
-def check(
-    call: Callable[[Array], Array | tuple[Array, ...]],
-    inputs: Sequence[TensorSpec] = (X,),
-    outputs: Sequence[TensorSpec] = (Y,),
-    precision: str = "FP32",
-    log: list[int] | None = None,
-    **batching: object,
-) -> Finding | None:
+def check(call, inputs=(X,), outputs=(Y,), precision="FP32", log=None, **batching):
     """`log` gets the sizes of the batches."""
-    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))  # type: ignore[arg-type]
+    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))
 
-    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+    def run(rows, size):
         if log is not None:
             log.append(size)
         result = call(*(np.asarray(value) for value in stack(inputs, rows, size)))
@@ -41,7 +32,7 @@ def check(
     return check_segments(segments, TOLERANCES[precision], info.batching.max_batch)
 
 
-def softmax(x: Array, axis: int) -> Array:
+def softmax(x, axis):
     power = np.exp(x)
     return power / power.sum(axis=axis, keepdims=True)
 
@@ -55,8 +46,8 @@ def softmax(x: Array, axis: int) -> Array:
         (1, []),
     ],
 )
-def test_a_model_of_independent_rows_passes(most: int, expected: list[int]) -> None:
-    log: list[int] = []
+def test_a_model_of_independent_rows_passes(most, expected):
+    log = []
     assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
     assert log == [1] * (4 if expected else 0) + expected
 
@@ -65,20 +56,15 @@ ANOTHER = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
 GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
 
 
-@pytest.mark.parametrize(
-    ("call", "inputs", "outputs", "cause", "message"),
-    [
-        (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
-        (lambda x: x * len(np.unique(x, axis=0)) / len(x), X, Y, Cause.COMPANY,
-         "filled up with copies of the last row"),
-        (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
-        (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
-        (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
-    ],
-)  # fmt: skip
-def test_what_is_found(
-    call: Callable[[Array], Array], inputs: TensorSpec, outputs: TensorSpec, cause: Cause, message: str
-) -> None:
+@pytest.mark.parametrize(("call", "inputs", "outputs", "cause", "message"), [
+    (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
+    (lambda x: x * len(np.unique(x, axis=0)) / len(x), X, Y, Cause.COMPANY,
+     "filled up with copies of the last row"),
+    (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
+    (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
+    (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
+])  # fmt: skip
+def test_what_is_found(call, inputs, outputs, cause, message):
     found = check(call, [inputs], [outputs])
     assert found is not None
     assert found.cause is cause
@@ -92,30 +78,30 @@ def test_what_is_found(
 @pytest.mark.parametrize(("precision", "passes", "fails"), [
      ("FP32", 5e-5, 1e-3), ("FP16", 5e-3, 5e-2), ("BF16", 3e-2, 0.2),
 ])  # fmt: skip
-def test_rounding_is_tolerated_by_precision(precision: str, passes: float, fails: float) -> None:
+def test_rounding_is_tolerated_by_precision(precision, passes, fails):
     outputs = [TensorSpec("y", "FP64", (3,), ("",), (3,))]
 
-    def exact(size: float) -> Callable[[Array], Array]:
+    def exact(size):
         return lambda x: np.array([1.0, 0, -20]) * np.ones((len(x), 1)) + size * 20 * (len(x) > 1)
 
     assert check(exact(passes), outputs=outputs, precision=precision) is None
     assert check(exact(fails), outputs=outputs, precision=precision) is not None
 
 
-def test_bfloat16_outputs_are_read_from_their_bits() -> None:
+def test_bfloat16_outputs_are_read_from_their_bits():
     bits = TensorSpec("y", "BF16", (1,), ("",), (1,))
 
-    def call(x: Array) -> Array:
+    def call(x):
         return np.full((len(x), 1), 0x4000 if len(x) > 1 else 0x3F80, np.uint16)
 
     assert "1 alone, 2 in company" in str(check(call, outputs=[bits], precision="BF16"))
 
 
-def labels(differ: int) -> Callable[[Array], Array]:
+def labels(differ):
     """Integers; so many rows of four have another in company than alone, wherever they stand."""
-    known: list[bytes] = []
+    known = []
 
-    def call(x: Array) -> Array:
+    def call(x):
         if len(x) == 1:
             known.append(x.tobytes())
         return np.array([known.index(row.tobytes()) < differ for row in x], np.int64) * (len(x) > 1)
@@ -126,18 +112,18 @@ def labels(differ: int) -> Callable[[Array], Array]:
 @pytest.mark.parametrize(("precision", "differ", "passes"), [
     ("EXACT", 0, True),   ("BF16", 1, True), ("BF16", 2, False),
 ])  # fmt: skip
-def test_integers_are_equal_but_for_near_ties(precision: str, differ: int, passes: bool) -> None:
+def test_integers_are_equal_but_for_near_ties(precision, differ, passes):
     found = check(labels(differ), outputs=[LABEL], precision=precision, max_batch=4)
     assert (found is None) is passes
     if found is not None:
         assert f"'label': 0 alone, 1 in company of 3 other rows (the largest difference; {differ} of 4" in str(found)
 
 
-def test_a_single_sample_is_run_beside_copies_of_itself() -> None:
+def test_a_single_sample_is_run_beside_copies_of_itself():
     info = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=8))
     row = SampleRow((np.float32([1, 2, 3]),))
 
-    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+    def run(rows, size):
         return [softmax(np.asarray(stack(info.inputs, rows, size)[0]), 0)]
 
     found = check_segments(whole_model(info, [row], run), TOLERANCES["FP32"], 8)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,20 +24,20 @@ from .folders import TOML, source_of, write_model
 spec = partial(specs.spec, bound=128)
 
 
-def info(*inputs: TensorSpec, **batching) -> ModelInfo:
+def info(*inputs, **batching):
     return ModelInfo("m", "1", "pytorch", inputs, (), Batching(**batching))
 
 
-def made(*inputs: TensorSpec, rows: int = 4, seed: int = 0) -> list[SampleRow]:
+def made(*inputs, rows=4, seed=0):
     return made_up_rows(inputs, [short_lengths(inputs)] * rows, seed)
 
 
-def values(rows: list[SampleRow], index: int = 0) -> list[list[object]]:
+def values(rows, index=0):
     return [row.arrays[index].ravel().tolist() for row in rows]
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_rows_have_the_declared_dtype_and_shape_and_differ(datatype: str) -> None:
+def test_rows_have_the_declared_dtype_and_shape_and_differ(datatype):
     rows = made(spec("x", datatype, "n", 5))
     for row in rows:
         (array,) = row.arrays
@@ -49,12 +47,12 @@ def test_rows_have_the_declared_dtype_and_shape_and_differ(datatype: str) -> Non
     assert values(rows) != values(made(spec("x", datatype, "n", 5), seed=1))
 
 
-def drawn(*inputs: TensorSpec, index: int = 0) -> set[object]:
+def drawn(*inputs, index=0):
     return {value for one in values(made(*inputs), index) for value in one}
 
 
 @pytest.mark.parametrize("datatype", [name for name in DATATYPES if "INT" in name])
-def test_integers_keep_to_their_bounds(datatype: str) -> None:
+def test_integers_keep_to_their_bounds(datatype):
     limits = np.iinfo(DATATYPES[datatype])
     low, high = int(limits.min), int(limits.max)
     for bounds, expected in (
@@ -79,7 +77,7 @@ def test_integers_keep_to_their_bounds(datatype: str) -> None:
         spec("length", "INT64"),
     ],
 )
-def test_masks_and_counts_beside_other_inputs_are_ones(mask: TensorSpec) -> None:
+def test_masks_and_counts_beside_other_inputs_are_ones(mask):
     rows = made(spec("ids", "INT64", "tokens", maximum=30521), mask)
     assert drawn(spec("ids", "INT64", "tokens", maximum=30521), mask, index=1) == {1}
     assert len({repr(one) for one in values(rows)}) == len(rows)
@@ -88,7 +86,7 @@ def test_masks_and_counts_beside_other_inputs_are_ones(mask: TensorSpec) -> None
 # rows to check with
 
 
-def lengths_of(rows: list[SampleRow], axis: str = "n") -> list[int]:
+def lengths_of(rows, axis="n"):
     return [row.lengths[axis] for row in rows]
 
 
@@ -103,9 +101,7 @@ def lengths_of(rows: list[SampleRow], axis: str = "n") -> list[int]:
         (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
     ],
 )
-def test_made_up_rows_of_two_lengths_that_may_share_a_batch(
-    bound: int, buckets: tuple[int, ...], expected: list[int]
-) -> None:
+def test_made_up_rows_of_two_lengths_that_may_share_a_batch(bound, buckets, expected):
     rows = row_check_rows(info(spec("x", "FP32", "n", bound=bound), length_buckets=buckets))
     assert lengths_of(rows) == expected
 
@@ -113,7 +109,7 @@ def test_made_up_rows_of_two_lengths_that_may_share_a_batch(
 # batches
 
 
-def test_a_batch_has_the_inputs_that_the_server_makes() -> None:
+def test_a_batch_has_the_inputs_that_the_server_makes():
     x = spec("x", "INT64", "n", bound=UNBOUNDED, pad_value=7)
     inputs = [spec("n", "INT32", lengths_of="n"), x, spec("mask", "FP32", "n", mask_of="x")]
     rows = [SampleRow((np.arange(n),), {"n": n}) for n in (3, 1)]
@@ -129,26 +125,26 @@ IDS = TensorSpec("ids", "INT32", (-1,), ("tokens",), (8,), minimum=0, maximum=99
 MASK = TensorSpec("mask", "FP32", (-1,), ("tokens",), (8,))
 
 
-def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
+def tensor(name, datatype, shape, data):
     return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
-def from_json(path: Path, bodies: Any, *inputs: TensorSpec) -> tuple[SampleRow, ...]:
+def from_json(path, bodies, *inputs):
     file = path / "sample.json"
     file.write_text(bodies if isinstance(bodies, str) else json.dumps(bodies))
     return read_samples(file, info(*inputs))
 
 
-def from_npz(path: Path, arrays: dict[str, Any], *inputs: TensorSpec) -> tuple[SampleRow, ...]:
+def from_npz(path, arrays, *inputs):
     np.savez(path / "sample.npz", **arrays)
     return read_samples(path / "sample.npz", info(*inputs))
 
 
-def listed(rows: tuple[SampleRow, ...], index: int = 0) -> list[Any]:
+def listed(rows, index=0):
     return [row.arrays[index].tolist() for row in rows]
 
 
-def test_one_request_of_several_rows(tmp_path: Path) -> None:
+def test_one_request_of_several_rows(tmp_path):
     mask = tensor("mask", "FP32", [2, 3], [1, 1, 0, 0.5, 1, 1])
     ids = tensor("ids", "INT32", [2, 3], [[1, 2, 3], [4, 5, 6]])
     rows = from_json(tmp_path, {"id": "7", "parameters": {"gain": 2}, "inputs": [mask, ids]}, IDS, MASK)
@@ -160,9 +156,9 @@ def test_one_request_of_several_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_every_datatype_in_both_formats(tmp_path: Path, datatype: str) -> None:
+def test_every_datatype_in_both_formats(tmp_path, datatype):
     spec = TensorSpec("x", datatype, (2,), ("",), (2,))
-    values: list[Any] = {"BYTES": ["a", "ö"], "BOOL": [True, False]}.get(datatype, [1, 2])
+    values = {"BYTES": ["a", "ö"], "BOOL": [True, False]}.get(datatype, [1, 2])
     expected = {"BYTES": [b"a", "ö".encode()], "BF16": [0x3F80, 0x4000]}.get(datatype, values)
     (row,) = from_json(tmp_path, {"inputs": [tensor("x", datatype, [1, 2], values)]}, spec)
     (other,) = from_npz(tmp_path, {"x": np.array([values])}, spec)
@@ -170,7 +166,7 @@ def test_every_datatype_in_both_formats(tmp_path: Path, datatype: str) -> None:
         assert (array.dtype, array.tolist()) == (DATATYPES[datatype], expected)
 
 
-def beside_mask(datatype: str, shape: Any, data: Any) -> dict[str, Any]:
+def beside_mask(datatype, shape, data):
     return {"inputs": [tensor("ids", datatype, shape, data), tensor("mask", "FP32", [1, 1], [1])]}
 
 
@@ -187,13 +183,13 @@ def beside_mask(datatype: str, shape: Any, data: Any) -> dict[str, Any]:
         (beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
     ],
 )
-def test_a_wrong_request_names_the_key(tmp_path: Path, body: Any, message: str) -> None:
+def test_a_wrong_request_names_the_key(tmp_path, body, message):
     with pytest.raises(ConfigError, match=message) as caught:
         from_json(tmp_path, body, IDS, MASK)
     assert str(caught.value).startswith(f"{tmp_path / 'sample.json'}: ")
 
 
-def test_samples_have_what_clients_send(tmp_path: Path) -> None:
+def test_samples_have_what_clients_send(tmp_path):
     """Of any length where the axis has no bound; what the server makes is in no sample."""
     ids = replace(IDS, bounds=(UNBOUNDED,))
     mask, n = replace(MASK, mask_of="ids"), TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
@@ -219,7 +215,7 @@ def test_samples_have_what_clients_send(tmp_path: Path) -> None:
         ({"ids": np.array([[{}]], object), "mask": [[1]]}, "expected a readable .npz file: Object arrays"),
     ],
 )
-def test_wrong_arrays_name_the_input(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+def test_wrong_arrays_name_the_input(tmp_path, arrays, message):
     with pytest.raises(ConfigError, match=message) as caught:
         from_npz(tmp_path, arrays, IDS, MASK)
     assert str(caught.value).startswith(f"{tmp_path / 'sample.npz'}: ")
@@ -228,7 +224,7 @@ def test_wrong_arrays_name_the_input(tmp_path: Path, arrays: dict[str, Any], mes
 # model.toml
 
 
-def test_a_model_brings_its_samples_and_its_row_check(tmp_path: Path) -> None:
+def test_a_model_brings_its_samples_and_its_row_check(tmp_path):
     folder = write_model(tmp_path / "m", f'row_check = "warn"\n{TOML}[warmup]\nfile = "x.npz"\n')
     np.savez(folder / "x.npz", x=np.eye(3))
     model = load(source_of(folder))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from app.contract import Model
 from app.models.loading import load
 
 from .folders import refused, source_of, try_out, write_model
@@ -52,23 +49,23 @@ outputs = [{{ name = "y", datatype = "FP32", shape = [3] }}]
 """
 
 
-def folder_with(tmp_path: Path, extra: str, code: str = CODE, toml: str = TOML) -> Path:
+def folder_with(tmp_path, extra, code=CODE, toml=TOML):
     return write_model(tmp_path / "m", toml.format(extra=extra), code)
 
 
-def loaded(*args: Any, **more: Any) -> Model:
+def loaded(*args, **more):
     return load(source_of(folder_with(*args, **more)))
 
 
-def stage_by_stage(model: Model, *inputs: torch.Tensor):
-    result: Any = inputs
+def stage_by_stage(model, *inputs):
+    result = inputs
     for number, stage in enumerate(model.stages.calls):
         passed = (result,) if isinstance(result, torch.Tensor) else result
         result = stage(*model.stages.arguments(number, passed, model.stages.given(inputs)))
     return result
 
 
-def assert_same(model: Model, *inputs: torch.Tensor) -> None:
+def assert_same(model, *inputs):
     with torch.inference_mode():
         torch.testing.assert_close(stage_by_stage(model, *inputs), model.call(*inputs))
 
@@ -84,7 +81,7 @@ def test_cuts_after_submodules(tmp_path):
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
-def test_stages_of_equal_time(tmp_path, stages: int):
+def test_stages_of_equal_time(tmp_path, stages):
     model = loaded(tmp_path, f"stages = {stages}")
     assert len(model.stages) == stages
     assert_same(model, torch.randn(7, 3))
@@ -101,7 +98,7 @@ def test_stages_of_equal_time(tmp_path, stages: int):
         ("stages = 60", "stages: expected fewer stages, got 60"),
     ],
 )
-def test_a_wrong_declaration_is_one_line(tmp_path, extra: str, message: str):
+def test_a_wrong_declaration_is_one_line(tmp_path, extra, message):
     folder = folder_with(tmp_path, extra)
     text = refused(folder)
     assert text.startswith(f"{folder / 'model.toml'}: ")
@@ -119,21 +116,17 @@ SAMPLED = TOML.replace("shape = [3] }}]\noutputs", "shape = ['t', 3], max_shape 
 HEAD = "        return self.head(x)"
 
 
-@pytest.mark.parametrize(
-    ("code", "toml", "message"),
-    [
-        (f"{CODE}\ndef build():\n    return lambda x: x\n", TOML, "stages: expected a source that returns an nn.Mod"),
-        (f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n", TOML,
-         "stages: expected none for a source that returns Staged"),
-        (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
-        (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
-        # what torch.export does not see: state of the module's own that changes with each call
-        (CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"), TOML,
-         "expected stages that answer as the whole does, got output 'y'"),
-    ],
-    ids=["function", "staged", "recurrent",   "branch", "state"],
-)  # fmt: skip
-def test_what_cannot_be_cut(tmp_path, code: str, toml: str, message: str):
+@pytest.mark.parametrize(("code", "toml", "message"), [
+    (f"{CODE}\ndef build():\n    return lambda x: x\n", TOML, "stages: expected a source that returns an nn.Mod"),
+    (f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n", TOML,
+     "stages: expected none for a source that returns Staged"),
+    (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
+    (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
+    # what torch.export does not see: state of the module's own that changes with each call
+    (CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"), TOML,
+     "expected stages that answer as the whole does, got output 'y'"),
+], ids=["function", "staged", "recurrent",   "branch", "state"])  # fmt: skip
+def test_what_cannot_be_cut(tmp_path, code, toml, message):
     assert message in refused(folder_with(tmp_path, "stages = 2", code, toml))
 
 

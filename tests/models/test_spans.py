@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,11 +30,11 @@ SAVED = {"WordPiece": lambda folder: tiny.save_bert(folder, "TokenClassification
          "byte-level": tiny.save_byte_level}  # fmt: skip
 
 
-def near(score: Any) -> Any:
+def near(score):
     return pytest.approx(float(score), rel=1e-4)
 
 
-def in_v2(model: Any, parameters: dict[str, Any], text: str) -> list[tuple[Any, ...]]:
+def in_v2(model, parameters, text):
     """What V2 answers to one text: label, score, start and end of each token or entity."""
     front = model.front
     (read,) = front.reader.read([[texts([text])]])
@@ -53,7 +51,7 @@ def in_v2(model: Any, parameters: dict[str, Any], text: str) -> list[tuple[Any, 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 @pytest.mark.parametrize("kind", SAVED)
 @pytest.mark.parametrize("strategy", AGGREGATIONS)
-def test_entities_are_those_of_transformers(tmp_path: Path, kind: str, strategy: str) -> None:
+def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
     original = SAVED[kind](tmp_path / "weights")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
     pipeline = transformers.pipeline(
@@ -79,7 +77,7 @@ def test_entities_are_those_of_transformers(tmp_path: Path, kind: str, strategy:
     assert answered(by_request, TEXTS)[0]["tokens"]
 
 
-def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_strategy_that_does_not_exist(tmp_path):
     tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
     front = opened(tmp_path, "token-classification").front
     message = r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
@@ -89,7 +87,7 @@ def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     assert "task_options.aggregation: expected 'none', 'simple'" in told
 
 
-def test_tokens_of_nan_are_in_no_entity(tmp_path: Path) -> None:
+def test_tokens_of_nan_are_in_no_entity(tmp_path):
     tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
     model = opened(tmp_path, "token-classification")
     (read,) = model.front.reader.read([[texts(["anna ran"])]])
@@ -104,13 +102,13 @@ def test_tokens_of_nan_are_in_no_entity(tmp_path: Path) -> None:
 class Counting:
     """An encoding that counts how often it is asked for a list of all its tokens: it makes each anew."""
 
-    def __init__(self, encoding: Any, made: Counter[str]) -> None:
+    def __init__(self, encoding, made):
         self._encoding, self._made = encoding, made
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._encoding)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         self._made[name] += 1
         return getattr(self._encoding, name)
 
@@ -118,12 +116,12 @@ class Counting:
 @pytest.mark.parametrize(
     ("task", "head"), [("token-classification", "TokenClassification"), ("question-answering", "QuestionAnswering")]
 )
-def test_the_time_to_read_a_text_grows_as_it_does(tmp_path: Path, task: str, head: str) -> None:
+def test_the_time_to_read_a_text_grows_as_it_does(tmp_path, task, head):
     """Not with its square: a text of 1 MiB kept a thread for hours."""
     labels = tiny.TAGS if "token" in task else {0: "start", 1: "end"}
     tiny.save_bert(tmp_path / "weights", head, id2label=labels)
     model = opened(tmp_path, task)
-    reader: Any = model.front.reader  # type: ignore[union-attr]
+    reader = model.front.reader
     encode, made = reader._encode, Counter[str]()
     reader._encode = lambda *given, **named: [Counting(one, made) for one in encode(*given, **named)]
     counts = []
@@ -134,10 +132,10 @@ def test_the_time_to_read_a_text_grows_as_it_does(tmp_path: Path, task: str, hea
     assert counts[0] == counts[1]
 
 
-def test_long_texts_are_bounded(tmp_path: Path) -> None:
+def test_long_texts_are_bounded(tmp_path):
     """By characters before they are tokenized, and by what their outputs take: each is padded to the longest."""
     tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
-    reader = opened(tmp_path, "token-classification").front.reader  # type: ignore[union-attr]
+    reader = opened(tmp_path, "token-classification").front.reader
     short, long = ["a"] * 900, "a " * 6000
     for given, message in (
         (["a" * 70_000], "text: expected at most 65536 characters in all, got 70000"),
@@ -151,7 +149,7 @@ def test_long_texts_are_bounded(tmp_path: Path) -> None:
 # answers to questions
 
 
-def pointed(context: str, window: Any, start: int, end: int, none: float = -9.0) -> Any:
+def pointed(context, window, start, end, none=-9.0):
     """Logits that point to the tokens of a context with these characters, and by `none` to CLS."""
     logits = np.full((len(window), 2), -9.0, np.float32)
     own = [place for place, sequence in enumerate(window.sequence_ids) if sequence == 1]
@@ -161,22 +159,22 @@ def pointed(context: str, window: Any, start: int, end: int, none: float = -9.0)
     return logits
 
 
-def in_one_window(context: str, window: Any, times: int = 1) -> InWindows:
+def in_one_window(context, window, times=1):
     return InWindows([LongText(context, window, [range(len(window))] * times)])
 
 
-def answer_of(answers: SpanAnswers, context: str, window: Any, logits: Any, note: Any = None) -> Any:
+def answer_of(answers, context, window, logits, note=None):
     outputs, _ = answers.answer([logits[None]], note or in_one_window(context, window))
     text, score, start, end = (array[0] for array in outputs)
     assert context[start:end].encode() == text
     return text.decode(), float(score)
 
 
-def softmax(values: Any) -> Any:
+def softmax(values):
     return np.exp(values) / np.exp(values).sum(axis=0)
 
 
-def test_no_answer_is_an_empty_text_with_its_score(tmp_path: Path) -> None:
+def test_no_answer_is_an_empty_text_with_its_score(tmp_path):
     """Where CLS is likelier than the best answer, as models of SQuAD 2 say it; of several windows, in all of them."""
     tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
     window = tokenizer.encode("a dog", context)
@@ -199,7 +197,7 @@ def test_no_answer_is_an_empty_text_with_its_score(tmp_path: Path) -> None:
     assert outputs[0][0] == b"cat"
 
 
-def test_logits_of_nan_are_no_answer(tmp_path: Path) -> None:
+def test_logits_of_nan_are_no_answer(tmp_path):
     tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
     window = tokenizer.encode("a dog", context)
     text, score = answer_of(SpanAnswers(2), context, window, np.full((len(window), 2), np.nan, np.float32))
@@ -217,7 +215,7 @@ def test_logits_of_nan_are_no_answer(tmp_path: Path) -> None:
         ("\u5728harbour\u5317", 3, 5, "harbour"),
     ],
 )
-def test_only_words_are_widened(context: str, start: int, end: int, expected: str) -> None:
+def test_only_words_are_widened(context, start, end, expected):
     """The pre-tokenizer's pieces are whole runs of letters, tokens single letters, with or without the blank before."""
     letters = {letter: n for n, letter in enumerate(sorted({*context, "?", "\u2581"}))}
     for split in (pre_tokenizers.Whitespace(), pre_tokenizers.Metaspace()):
@@ -229,7 +227,7 @@ def test_only_words_are_widened(context: str, start: int, end: int, expected: st
 
 
 @pytest.mark.parametrize("trim", [False, True])
-def test_byte_level_answers_have_no_blank_before_them(trim: bool) -> None:
+def test_byte_level_answers_have_no_blank_before_them(trim):
     context = "der K\u00f6nig sa\u00df da"
     alphabet = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(alphabet, []))

@@ -32,15 +32,15 @@ TEXT = table("inputs", "text", "BYTES", '["words"]')
 SCORE = table("outputs", "score", "FP32", "[]")
 
 
-def lengths(of: str, *lines: str, datatype: str = "INT64", shape: str = "[]") -> str:
+def lengths(of, *lines, datatype="INT64", shape="[]"):
     return table("inputs", "n", datatype, shape, f'lengths = "{of}"', *lines)
 
 
-def mask(of: str, *lines: str, datatype: str = "BOOL", shape: str = '["tokens"]') -> str:
+def mask(of, *lines, datatype="BOOL", shape='["tokens"]'):
     return table("inputs", "mask", datatype, shape, f'mask = "{of}"', *lines)
 
 
-def read(tmp_path, *tables: str) -> ModelInfo:
+def read(tmp_path, *tables):
     folder = write_model(tmp_path / "m", toml_of(*tables))
     return model_info(read_config(folder), source_of(folder))
 
@@ -152,7 +152,7 @@ Z = TensorSpec("z", "INT64", (), (), ())
 SEQUENCE = TensorSpec("s", "FP32", (-1, 2), ("tokens", ""), (8, 2))
 
 
-def info(*outputs: TensorSpec) -> ModelInfo:
+def info(*outputs):
     return ModelInfo("m", "1", "pytorch", (), outputs)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -20,11 +18,11 @@ from .folders import refused, source_of, table, toml_of, try_out, write_model
 TOML = toml_of(table("inputs", "x", "FP32", "[2]"), table("outputs", "y", "FP32", "[2]"))
 
 
-def double(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def double(x):
     return x * 2, x
 
 
-def add(doubled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def add(doubled, x):
     return doubled + x
 
 
@@ -56,7 +54,7 @@ def test_what_a_stage_must_not_pass_on(first, message):
         Staged([first, lambda x: x])(torch.ones(3, 2))
 
 
-def folder_with(tmp_path, stages: str) -> Path:
+def folder_with(tmp_path, stages):
     code = f"from app.models import Staged\nfrom torch import nn\ndef build():\n    return Staged([{stages}])\n"
     return write_model(tmp_path / "m", TOML, code)
 
@@ -85,22 +83,22 @@ Y = TensorSpec("y", "FP32", (4,), ("",), (4,))
 SUM = TensorSpec("y", "FP32", (), (), ())
 
 
-def model(*stages, inputs=(X,), outputs=(Y,), again=(), row_check="refuse", max_batch=8) -> Model:
+def model(*stages, inputs=(X,), outputs=(Y,), again=(), row_check="refuse", max_batch=8):
     staged = Staged(stages, again)
     info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
     return Model(info, staged, stages=staged.parts, checks=Checks(row_check=row_check))
 
 
-def twice(x: torch.Tensor) -> torch.Tensor:
+def twice(x):
     return x * 2
 
 
-def centred(x: torch.Tensor) -> torch.Tensor:
+def centred(x):
     """The batch's mean goes into each row."""
     return x - x.mean(0)
 
 
-def hidden(x: torch.Tensor) -> torch.Tensor:
+def hidden(x):
     return torch.zeros_like(x) if len(x) else x
 
 
@@ -125,20 +123,20 @@ def test_nan_of_a_neighbour_must_not_spread():
 # lengths
 
 
-def total(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def total(hidden, mask):
     return (hidden * mask[..., None]).sum((1, 2))
 
 
 def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
     """1 marks padding: what is padded with 0 where a row joins a longer one counts. Whole batches are right."""
 
-    def first(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def first(x, mask):
         return x * 2 + 1, 1 - mask
 
-    def second(hidden: torch.Tensor, padding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def second(hidden, padding):
         return hidden + 1, padding
 
-    def last(hidden: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    def last(hidden, padding):
         return (hidden * (1 - padding)[..., None]).sum((1, 2))
 
     given = {"inputs": (SEQUENCE, MASK), "outputs": (SUM,)}

@@ -147,19 +147,16 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path):
         assert context[found["start"] : found["end"]] == answer
 
 
-@pytest.mark.parametrize(
-    ("task", "kind", "columns", "message"),
-    [
-        ("rerank", "SequenceClassification", (["a", "a"], ["a", "a " * 9]),
-         "query and document of row 1: expected at "),
-        ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
-        ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
-        ("sentence-similarity", "", (["a"], [["a", "a " * 9]]), r"sentences\[1\]: expected at most 10 tokens, got 11"),
-        ("sentence-similarity", "", (["a " * 9], [["a"]]), "source_sentence: expected at most 10 tokens, got 11"),
-        ("sentence-similarity", "", (["a", "a"], [["a", "a"], [b"\xff", "a"]]),
-         r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "kind", "columns", "message"), [
+    ("rerank", "SequenceClassification", (["a", "a"], ["a", "a " * 9]),
+     "query and document of row 1: expected at "),
+    ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
+    ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
+    ("sentence-similarity", "", (["a"], [["a", "a " * 9]]), r"sentences\[1\]: expected at most 10 tokens, got 11"),
+    ("sentence-similarity", "", (["a " * 9], [["a"]]), "source_sentence: expected at most 10 tokens, got 11"),
+    ("sentence-similarity", "", (["a", "a"], [["a", "a"], [b"\xff", "a"]]),
+     r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
+])  # fmt: skip
 def test_texts_that_do_not_fit_are_named(tmp_path, task, kind, columns, message):
     tiny.save_bert(tmp_path / "weights", kind, id2label=ONE_LABEL)
     front = opened(tmp_path, task, "max_tokens = 10").front

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +27,7 @@ TEXT = TensorSpec("x", "BYTES", (1,), ("",), (1,))
 NUMBER = TensorSpec("y", "FP64", (1,), ("",), (1,))
 
 
-def model(
-    call: Callable[..., Any], inputs: Any = (X,), outputs: Any = (Y,), row_check: str = "refuse", **options: Any
-) -> Model:
+def model(call, inputs=(X,), outputs=(Y,), row_check="refuse", **options):
     checks = Checks(tuple(options.pop("samples", ())), row_check)
     read = (lambda given: None) if options.pop("takes_parameters", False) else None
     info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**{"max_batch": 8, **options}))
@@ -41,27 +37,27 @@ def model(
 class LastState(nn.Module):
     """What a GRU has at the end, of padding too."""
 
-    def __init__(self, packs: bool = False) -> None:
+    def __init__(self, packs=False):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.gru = nn.GRU(4, 5, batch_first=True)
         self.packs = packs
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x, mask=None):
         if mask is None:
             return self.gru(x)[1][0]
         packed = pack_padded_sequence(x, mask.sum(1), batch_first=True, enforce_sorted=False)
         return self.gru(packed)[1][0]
 
 
-def refused(*args: Any, **options: Any) -> str:
+def refused(*args, **options):
     with pytest.raises(ConfigError) as caught:
         try_out(model(*args, **options))
     return str(caught.value)
 
 
-def test_a_recurrent_layer_over_padding_is_refused() -> None:
+def test_a_recurrent_layer_over_padding_is_refused():
     message = refused(LastState(), [SEQUENCE], [STATE])
     for part in (
         "a row's answer depends on how far it is padded: output 'y': ",
@@ -76,19 +72,19 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
     assert "recurrent = true" not in message, "which is for recurrent layers"
 
 
-def otherwise_if_long(x: torch.Tensor) -> torch.Tensor:
+def otherwise_if_long(x):
     total = x.sum((1, 2))
     return (2 * total if x.shape[1] > 30 else total)[:, None].repeat(1, 5)
 
 
-def test_a_row_is_padded_to_full_length_where_that_takes_no_more_than_the_largest_batch() -> None:
+def test_a_row_is_padded_to_full_length_where_that_takes_no_more_than_the_largest_batch():
     message = refused(otherwise_if_long, [SEQUENCE], [STATE])
     assert "padded to length 40 (axis 'tokens', its own length is 16)" in message
     assert try_out(model(otherwise_if_long, [SEQUENCE], [STATE], max_batch=4)) == []
     assert try_out(model(otherwise_if_long, [SEQUENCE], [STATE], length_buckets=(16, 40))) == []
 
 
-def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
+def test_a_batch_among_the_axes_is_what_a_message_begins_with():
     """`shape = [-1, 3]`, as other servers have it."""
     x = TensorSpec("x", "FP32", (-1, 3), ("x.0", ""), (UNBOUNDED, 3))
     advice = "input 'x': leave the batch out, shape = [3], if that is the -1 of [-1, 3]; "
@@ -99,7 +95,7 @@ def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
     assert str(caught.value).startswith(advice)
 
 
-def test_batch_norm_in_training_mode() -> None:
+def test_batch_norm_in_training_mode():
     message = refused(nn.BatchNorm1d(3))
     assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in message
     assert message.endswith("not for what another object holds"), "which is the cause, and not how it was exported"
@@ -110,7 +106,7 @@ def test_batch_norm_in_training_mode() -> None:
     assert "put BatchNorm in eval mode" in message
 
 
-def test_dropout_is_a_warning() -> None:
+def test_dropout_is_a_warning():
     (warning,) = try_out(model(nn.Dropout(0.5)))
     assert "is unchecked, the same rows are answered differently twice: output 'y': " in warning
     assert "does it sample, use dropout in training mode, or keep something of earlier calls" in warning
@@ -119,13 +115,13 @@ def test_dropout_is_a_warning() -> None:
 # sizes and lengths
 
 
-def of_three(x: torch.Tensor) -> torch.Tensor:
+def of_three(x):
     if len(x) > 2:
         raise MemoryError("too large")
     return x
 
 
-def at_most_four(x: torch.Tensor) -> torch.Tensor:
+def at_most_four(x):
     assert len(x) <= 4
     return x
 
@@ -133,33 +129,30 @@ def at_most_four(x: torch.Tensor) -> torch.Tensor:
 POSITIONS = nn.Embedding(32, 4)
 
 
-@pytest.mark.parametrize(
-    ("call", "inputs", "message"),
-    [
-        (
-            lambda x: x.squeeze(), X,
-            r"a batch of 1 row: output 'y': expected shape \[1, 3\], got \[3\]; a batch of 2 rows and a batch of 8 "
-            r"rows work: does it squeeze\(\) without naming a dimension\?",
-        ),
-        (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
-        (at_most_four, X, "a batch of 8 rows: AssertionError: .*; .* work: give the most rows that it takes as max_b"),
-        (of_three, X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
-        (lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
-         r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large"),
-    ],
-)  # fmt: skip
-def test_a_size_or_a_length_that_fails(call: Any, inputs: TensorSpec, message: str) -> None:
+@pytest.mark.parametrize(("call", "inputs", "message"), [
+    (
+        lambda x: x.squeeze(), X,
+        r"a batch of 1 row: output 'y': expected shape \[1, 3\], got \[3\]; a batch of 2 rows and a batch of 8 "
+        r"rows work: does it squeeze\(\) without naming a dimension\?",
+    ),
+    (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
+    (at_most_four, X, "a batch of 8 rows: AssertionError: .*; .* work: give the most rows that it takes as max_b"),
+    (of_three, X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
+    (lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
+     r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large"),
+])  # fmt: skip
+def test_a_size_or_a_length_that_fails(call, inputs, message):
     assert re.search(message, refused(call, [inputs]))
 
 
 # made-up rows and samples
 
 
-def numbers(text: np.ndarray[Any, Any]) -> torch.Tensor:
+def numbers(text):
     return torch.tensor([[float(value) for value in row] for row in text], dtype=torch.float64)
 
 
-def words(*values: bytes) -> tuple[SampleRow, ...]:
+def words(*values):
     return tuple(SampleRow((np.array([value], object),)) for value in values)
 
 
@@ -167,18 +160,13 @@ INVALID = "if such rows are no valid input, give real rows: "
 NO_FIT = "an empty batch raises it, too, so no row can fit: correct the model, or the shapes in model.toml: "
 
 
-@pytest.mark.parametrize(
-    ("call", "inputs", "what", "hint"),
-    [
-        (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
-        (nn.Embedding(1, 3), [TensorSpec("x", "INT64", (), (), (), minimum=5, maximum=9)],
-         "IndexError: index out of range", INVALID),
-        (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
-    ],
-)  # fmt: skip
-def test_a_model_that_raises_on_every_made_up_row_is_unfit(
-    call: Any, inputs: list[TensorSpec], what: str, hint: str
-) -> None:
+@pytest.mark.parametrize(("call", "inputs", "what", "hint"), [
+    (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
+    (nn.Embedding(1, 3), [TensorSpec("x", "INT64", (), (), (), minimum=5, maximum=9)],
+     "IndexError: index out of range", INVALID),
+    (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
+])  # fmt: skip
+def test_a_model_that_raises_on_every_made_up_row_is_unfit(call, inputs, what, hint):
     with pytest.raises(Unfit, match=f"^it raises on every made-up row: {what}") as caught:
         try_out(model(call, inputs))
     assert f"; {hint}" in str(caught.value)
@@ -190,12 +178,12 @@ SOUND = TensorSpec("x", "FP32", (-1,), ("samples",), (900,))
 class Waves(nn.Conv1d):
     """Takes at least as many samples of a row as its kernel has."""
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x, mask=None):
         heard = super().forward(x[:, None]).abs()
         return heard.sum(2) if mask is None else (heard * mask[:, None, self.kernel_size[0] - 1 :]).sum(2)
 
 
-def test_a_model_that_takes_long_rows_alone_is_tried_with_such() -> None:
+def test_a_model_that_takes_long_rows_alone_is_tried_with_such():
     mask = TensorSpec("mask", "FP32", (-1,), ("samples",), (900,), mask_of="x")
     assert try_out(model(Waves(1, 3, 400), [SOUND, mask])) == []
     found = (
@@ -210,18 +198,18 @@ def test_a_model_that_takes_long_rows_alone_is_tried_with_such() -> None:
     assert not caught.value.never_fits, "rows may be longer"
 
 
-def test_a_model_whose_result_is_a_buffer_of_its_own_is_compared_by_what_it_returned() -> None:
+def test_a_model_whose_result_is_a_buffer_of_its_own_is_compared_by_what_it_returned():
     buffer = torch.zeros(8, 3)
 
-    def call(x: torch.Tensor) -> torch.Tensor:
+    def call(x):
         return torch.mul(x, 2, out=buffer[: len(x)])
 
     assert try_out(model(call)) == []
 
 
-def test_rows_need_not_come_in_the_order_of_their_lengths() -> None:
+def test_rows_need_not_come_in_the_order_of_their_lengths():
     class Sorted(LastState):
-        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        def forward(self, x, mask=None):
             assert mask is not None
             return self.gru(pack_padded_sequence(x, mask.sum(1), batch_first=True))[1][0]
 
@@ -230,14 +218,14 @@ def test_rows_need_not_come_in_the_order_of_their_lengths() -> None:
     assert "`lengths` array must be sorted in decreasing order" in warning
 
 
-def test_a_model_that_raises_on_a_sample_is_refused() -> None:
+def test_a_model_that_raises_on_a_sample_is_refused():
     assert "a batch of 1 row: ValueError: could not convert" in refused(numbers, [TEXT], [NUMBER], samples=words(b"a"))
     message = refused(numbers, [TEXT], [NUMBER], samples=words(b"1", b"a"))
     assert "row check: the rows of [warmup] in a batch: ValueError" in message
 
 
-def test_parameters_of_samples_reach_the_model() -> None:
-    def call(x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
+def test_parameters_of_samples_reach_the_model():
+    def call(x, parameters):
         return x * torch.tensor([[row["gain"]] for row in parameters])
 
     rows = tuple(SampleRow((np.ones(3, np.float32),), {}, {"gain": gain}) for gain in (2.0, 3.0))
@@ -247,8 +235,8 @@ def test_parameters_of_samples_reach_the_model() -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])
-def test_a_model_that_raises_what_is_no_exception_is_unfit(kind: type[BaseException]) -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
+def test_a_model_that_raises_what_is_no_exception_is_unfit(kind):
+    def call(x):
         raise kind("no licence")
 
     with pytest.raises(Unfit, match=f"{kind.__name__}: no licence"):
@@ -259,21 +247,21 @@ def test_a_model_that_raises_what_is_no_exception_is_unfit(kind: type[BaseExcept
 
 
 @pytest.mark.parametrize("how", ["module", "attribute", "closure"])
-def test_the_tolerance_is_that_of_the_weights_wherever_the_model_has_them(how: str) -> None:
+def test_the_tolerance_is_that_of_the_weights_wherever_the_model_has_them(how):
     net = nn.Linear(3, 3).half()
 
     class Wraps:
-        def __init__(self) -> None:
+        def __init__(self):
             self.net = net
 
-        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        def __call__(self, x):
             return self.net(x.half()).float()
 
     call = {"module": net, "attribute": Wraps(), "closure": lambda x: net(x.half()).float()}[how]
     assert tolerance_of(model(call)) == TOLERANCES["FP16"]
 
 
-def test_a_weight_that_holds_nan_is_named() -> None:
+def test_a_weight_that_holds_nan_is_named():
     linear = nn.Linear(3, 3)
     assert try_out(model(linear)) == []
     with torch.no_grad():
@@ -281,7 +269,7 @@ def test_a_weight_that_holds_nan_is_named() -> None:
     assert try_out(model(linear)) == ["weight 'bias' holds NaN: answers that depend on it are NaN"]
 
 
-def test_a_network_in_training_mode_inside_another_object_is_named() -> None:
+def test_a_network_in_training_mode_inside_another_object_is_named():
     net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0))
     (warning,) = try_out(model(lambda x: net(x)))
     assert warning == "Dropout is in training mode: call .eval() on the network that the model keeps"
@@ -301,5 +289,5 @@ def test_a_network_in_training_mode_inside_another_object_is_named() -> None:
         lambda x: [list(x)],
     ],
 )
-def test_results_by_image_get_the_sentence_that_leads_to_a_way(call: Any) -> None:
+def test_results_by_image_get_the_sentence_that_leads_to_a_way(call):
     assert "where their number differs, as that of boxes by image, pad it (docs/model-code.md" in refused(call)
