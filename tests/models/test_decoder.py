@@ -7,7 +7,7 @@ import random
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from torch import nn
 from transformers.generation import logits_process as processors
 from transformers.pytorch_utils import Conv1D
 
-from app.contract import Model
 from app.errors import ConfigError
 from app.machine import resident_bytes
 from app.models import packed_weights
@@ -49,22 +48,18 @@ def test_places_that_no_row_has_had_take_no_memory():
     assert not slab.values[:, :, 1:3].any()
 
 
-def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list():
-    model = SimpleNamespace(config=SimpleNamespace(model_type="bart"))
-    with pytest.raises(ConfigError, match=r"^expected a decoder of t5, marian, gpt2, llama, mistral, qwen2, got bart$"):
-        DecoderModel(model)
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
 
-@pytest.mark.parametrize(("kind", "change", "message"), [
-    ("llama", {"sliding_window": 64}, "expected attention without a sliding window, got 64"),
-    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-     "expected positions that no other row changes, got rope_type 'dynamic'"),
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("model_type", "bart", "expected a decoder of t5, marian, gpt2, llama, mistral, qwen2, got bart"),
+    ("sliding_window", 64, "expected attention without a sliding window, got 64"),
+    ("rope_parameters", DYNAMIC, "expected positions that no other row changes, got rope_type 'dynamic'"),
 ])  # fmt: skip
-def test_a_model_that_cannot_run_so_is_refused(kind, change, message):
-    model = tiny_decoders.model(kind)
-    for name, value in change.items():
-        for config in (model.config, model.generation_config):
-            setattr(config, name, value)
+def test_a_model_that_cannot_run_so_is_refused(name, value, message):
+    model = tiny_decoders.model("llama")
+    for config in (model.config, model.generation_config):
+        setattr(config, name, value)
     with pytest.raises(ConfigError, match=f"^{message}$"):
         DecoderModel(model)
 
@@ -100,16 +95,13 @@ def decoder_of(model, most):
 ENDS = [1, 188, *range(60, 90)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_bos_token_id": 50}),
-        ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_eos_token_id": 1, "suppress_tokens": [195]}),
-        ("gpt2", {"min_length": 12, "min_new_tokens": 3, "eos_token_id": ENDS}),
-        ("gpt2", {"min_length": 12, "eos_token_id": ENDS, "repetition_penalty": 1.7}),
-        ("llama", {"bad_words_ids": [[5], [70, 71]], "no_repeat_ngram_size": 2, "eos_token_id": ENDS}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings"), [
+    ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_bos_token_id": 50}),
+    ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_eos_token_id": 1, "suppress_tokens": [195]}),
+    ("gpt2", {"min_length": 12, "min_new_tokens": 3, "eos_token_id": ENDS}),
+    ("gpt2", {"min_length": 12, "eos_token_id": ENDS, "repetition_penalty": 1.7}),
+    ("llama", {"bad_words_ids": [[5], [70, 71]], "no_repeat_ngram_size": 2, "eos_token_id": ENDS}),
+])  # fmt: skip
 def test_what_generation_config_says_is_done_as_generate_does_it(kind, settings):
     random.seed(0)
     rows, most = [random.choices(range(2, 200), k=length) for length in (13, 4, 9, 17, 2)], 16
@@ -138,12 +130,11 @@ def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(
 # A decoder whose rows depend on others that begin and end beside them is refused before it serves.
 
 
-def made(folder, kind, spoil, row_check="refuse"):
+def spoiled(folder, kind, spoil):
     tiny_decoders.save(folder, kind)
     model = load(source_of(folder))
-    call = model.call
-    spoil(call.decoder.model)
-    return replace(model, checks=replace(model.checks, row_check=row_check))
+    spoil(model.call.decoder.model)
+    return model
 
 
 def with_positions_of_the_longest(model):
@@ -166,47 +157,40 @@ def checked(model):
     return check_independence(model, call_directly(model))
 
 
-@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_a_decoder_whose_rows_are_independent_passes(kind, tmp_path):
-    assert checked(made(tmp_path, kind, lambda model: None)) is None
+@pytest.mark.parametrize(("kind", "most"), [
+    *((kind, 20) for kind in tiny_decoders.KINDS), ("gpt2", tiny_decoders.POSITIONS - 1), ("t5", 1),
+])  # fmt: skip
+def test_a_decoder_whose_rows_are_independent_passes(kind, most, tmp_path):
+    """With rows that fit the positions of the model."""
+    tiny_decoders.save(tmp_path, kind, most)
+    assert checked(load(source_of(tmp_path))) is None
 
 
 def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path):
-    model = made(tmp_path, "gpt2", with_positions_of_the_longest)
+    model = spoiled(tmp_path, "gpt2", with_positions_of_the_longest)
     alike = [row for row in model.checks.samples if row.lengths == model.checks.samples[0].lengths]
     whole = whole_model(model.info, alike, call_directly(model))
     assert check_segments(whole, tolerance_of(model), model.info.batching.max_batch) is None, "in batches it is right"
     with pytest.raises(ConfigError, match="a row writes depends on its company") as caught:
         checked(model)
-    assert "by its own forward" in str(caught.value)
-    assert "beside" in str(caught.value)
-    assert "its positions must be those" in str(caught.value)
+    for part in ("by its own forward", "beside", "its positions must be those"):
+        assert part in str(caught.value)
     assert "depends on its company" in str(checked(replace(model, checks=replace(model.checks, row_check="warn"))))
     assert checked(replace(model, checks=replace(model.checks, row_check="off"))) is None
 
 
 def test_one_that_reads_what_its_mask_hides_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="a row writes depends on its company"):
-        checked(made(tmp_path, "llama", without_a_mask))
+        checked(spoiled(tmp_path, "llama", without_a_mask))
 
 
-@pytest.mark.parametrize(("kind", "most"), [("gpt2", tiny_decoders.POSITIONS - 1), ("t5", 1)])
-def test_rows_of_the_check_fit_the_positions_of_the_model(kind, most, tmp_path):
-    tiny_decoders.save(tmp_path, kind, most)
-    model = load(source_of(tmp_path))
-    assert checked(model) is None
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "dtype"), [("", torch.float32), ('kwargs = { dtype = "bfloat16" }', torch.bfloat16)]
-)
+@pytest.mark.parametrize(("kwargs", "dtype"), [("", torch.float32), ('kwargs.dtype = "bfloat16"', torch.bfloat16)])
 def test_weights_in_bf16_compute_in_float32_unless_asked_otherwise(kwargs, dtype, tmp_path):
     """In BF16 products round by the size of the batch, so what is written would depend on strangers."""
     tiny_decoders.save(tmp_path, "llama").bfloat16().save_pretrained(tmp_path / "weights")
     described = tmp_path / "model.toml"
     described.write_text(f"{kwargs}\n{described.read_text()}")
-    network = load(source_of(tmp_path)).call
-    assert {weight.dtype for weight in network.parameters()} == {dtype}
+    assert {weight.dtype for weight in load(source_of(tmp_path)).call.parameters()} == {dtype}
 
 
 def test_that_a_model_asks_for_several_beams_is_noted(tmp_path):
@@ -220,10 +204,6 @@ def test_that_a_model_asks_for_several_beams_is_noted(tmp_path):
 # Packed layers of decoders give what the plain ones do.
 
 
-def refuse(*args):
-    raise RuntimeError("not on this processor")
-
-
 @pytest.mark.parametrize("layer", [nn.Linear(24, 40), nn.Linear(24, 40, bias=False), Conv1D(40, 24)])
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (3, 5, 24)])
 def test_a_packed_layer_gives_what_the_plain_one_does(layer, shape):
@@ -232,23 +212,33 @@ def test_a_packed_layer_gives_what_the_plain_one_does(layer, shape):
         torch.testing.assert_close(PackedLinear(layer, shared=False)(x), layer(x))
 
 
-@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_all_large_float32_layers_are_packed(kind, monkeypatch):
-    model = tiny_decoders.model(kind)
-    pack(model)
-    assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
+@pytest.fixture
+def of_any_size(monkeypatch):
+    """Small layers are packed, too."""
     monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
-    double = tiny_decoders.model(kind).double()
-    pack(double)
-    assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
+
+
+def packed(model, kinds=PackedLinear):
+    """The layers of these kinds after packing."""
     pack(model)
-    assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+    return [layer for layer in model.modules() if isinstance(layer, kinds)]
 
 
+def test_small_layers_are_not_packed():
+    assert packed(tiny_decoders.model("t5")) == []
+
+
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("kind", tiny_decoders.KINDS)
-def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind, monkeypatch):
+def test_all_float32_layers_are_packed(kind):
+    assert packed(tiny_decoders.model(kind).double()) == []
+    assert packed(tiny_decoders.model(kind), nn.Linear | Conv1D) == []
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
+def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind):
     """Two copies of all weights are more than a container's limit is reckoned with."""
-    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
     model = tiny_decoders.model(kind)
     shapes = {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
@@ -262,23 +252,20 @@ def test_the_weight_of_a_packed_layer_is_kept_for_embeddings_alone(kind, monkeyp
     assert {name: (value.shape, value.dtype) for name, value in model.named_parameters()} == shapes
 
 
-def test_weights_that_hold_nan_are_not_packed(monkeypatch):
-    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
+@pytest.mark.usefixtures("of_any_size")
+def test_weights_that_hold_nan_are_not_packed():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with torch.no_grad():
         model[0].weight[1, 2] = torch.nan
-    pack(model)
-    assert [type(layer) for layer in model] == [nn.Linear, PackedLinear]
-    info = SimpleNamespace(info=None, stages=SimpleNamespace(calls=()), call=model)
-    assert network_warning(cast(Model, info)) == "weight '0.weight' holds NaN: answers that depend on it are NaN"
+    assert packed(model) == [model[1]]
+    served = SimpleNamespace(info=None, stages=SimpleNamespace(calls=()), call=model)
+    assert network_warning(served) == "weight '0.weight' holds NaN: answers that depend on it are NaN"
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch):
-    monkeypatch.setattr(packed_weights, "LEAST_TO_PACK", 1)
-    monkeypatch.setattr(packed_weights, "PackedProduct", refuse)
-    model = tiny_decoders.model("t5")
-    pack(model)
-    assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
+    monkeypatch.setattr(packed_weights, "PackedProduct", Mock(side_effect=RuntimeError("not on this processor")))
+    assert packed(tiny_decoders.model("t5")) == []
 
 
 # How likely tokens are in a sample: as transformers' own processors of logits say.
@@ -287,27 +274,22 @@ def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch):
 WORDS = 600
 
 
+WARPERS = {
+    "temperature": processors.TemperatureLogitsWarper,
+    "top_k": processors.TopKLogitsWarper,
+    "top_p": processors.TopPLogitsWarper,
+}
+
+
 def of_transformers(scores, asked):
-    made = {
-        "temperature": processors.TemperatureLogitsWarper,
-        "top_k": processors.TopKLogitsWarper,
-        "top_p": processors.TopPLogitsWarper,
-    }
     rows = scores[None].double()
     for name, value in asked.items():
-        rows = made[name](value)(torch.zeros((1, 1), dtype=torch.long), rows)
+        rows = WARPERS[name](value)(torch.zeros((1, 1), dtype=torch.long), rows)
     return torch.softmax(rows[0], 0)
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"temperature": 0.6},
-        {"top_k": 7},
-        {"top_p": 0.9},
-        {"temperature": 1.7, "top_k": 40, "top_p": 0.5},
-    ],
+    "asked", [{}, {"temperature": 0.6}, {"top_k": 7}, {"top_p": 0.9}, {"temperature": 1.7, "top_k": 40, "top_p": 0.5}]
 )
 @pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 40.0])
 def test_probabilities_are_those_of_transformers(asked, spread):
