@@ -65,6 +65,11 @@ def source_of(folder: Path, name: str = "m", version: int = 1) -> ModelSource:
     return ModelSource(name, version, folder)
 
 
+def loaded(folder: Path, **overrides: Any) -> Model:
+    """The model in this folder. `overrides`: of its settings, as from the environment."""
+    return load(source_of(folder), overrides)
+
+
 def refused(folder: Path) -> str:
     """Why the model in this folder is not loaded: one line, for a terminal of any kind."""
     with pytest.raises(ConfigError) as caught:

@@ -10,9 +10,8 @@ import torch
 import transformers
 
 from app.contract import Model
-from app.models.loading import load
 
-from .folders import refused, source_of, try_out, write_model
+from .folders import loaded, refused, try_out, write_model
 
 
 def toml(task: str, options: str = "", more: str = "") -> str:
@@ -21,7 +20,7 @@ def toml(task: str, options: str = "", more: str = "") -> str:
 
 
 def opened(folder: Path, task: str, options: str = "", more: str = "") -> Model:
-    return load(source_of(write_model(folder, toml(task, options, more), None)))
+    return loaded(write_model(folder, toml(task, options, more), None))
 
 
 def tried(folder: Path, task: str, options: str = "", more: str = "") -> Model:

@@ -11,13 +11,13 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizer
 
-from app.contract import ModelSource
 from app.errors import BadText, ConfigError
 from app.models.decoders.texts import TextDecoder
-from app.models.loading import load
 from app.models.tasks import task_opening
 from app.models.tasks.text_readers import TOKENS, ReadingRules
 from app.models.tasks.writing import ConversationReader
+
+from .folders import loaded
 
 # Conversations are read as the tokenizer's own chat template has them, special tokens and all.
 
@@ -131,7 +131,7 @@ def slow(tmp_path, monkeypatch):
 
 
 def test_texts_are_those_of_generate(slow, tmp_path):
-    model = load(ModelSource("m", 1, tmp_path))
+    model = loaded(tmp_path)
     assert isinstance(model.call, TextDecoder)
     assert model.front is not None
     array = np.empty(1, object)
@@ -161,10 +161,10 @@ def test_a_missing_sentencepiece_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
     monkeypatch.setattr(task_opening, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="sentencepiece is not installed: pip install sentencepiece, in"):
-        load(ModelSource("m", 1, tmp_path))
+        loaded(tmp_path)
     monkeypatch.setattr(task_opening, "find_spec", lambda name: object())
     with pytest.raises(ConfigError, match="requires the SentencePiece library"):  # it is something else
-        load(ModelSource("m", 1, tmp_path))
+        loaded(tmp_path)
 
 
 def test_other_tasks_need_a_fast_one(slow, tmp_path):

@@ -29,11 +29,10 @@ from app.models.decoders.detokenizer import Detokenizer
 from app.models.decoders.parameters import Bounds, probabilities
 from app.models.decoders.slabs import Slab, SlabShape
 from app.models.decoders.texts import TextDecoder
-from app.models.loading import load
 from app.models.packed_weights import PackedLinear, pack
 from tests import tiny_decoders
 
-from .folders import source_of
+from .folders import loaded
 
 # What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
 # Others of its texts are tested in tests/engine/cpu/test_decoding.py.
@@ -132,7 +131,7 @@ def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(
 
 def spoiled(folder, kind, spoil):
     tiny_decoders.save(folder, kind)
-    model = load(source_of(folder))
+    model = loaded(folder)
     spoil(model.call.decoder.model)
     return model
 
@@ -163,7 +162,7 @@ def checked(model):
 def test_a_decoder_whose_rows_are_independent_passes(kind, most, tmp_path):
     """With rows that fit the positions of the model."""
     tiny_decoders.save(tmp_path, kind, most)
-    assert checked(load(source_of(tmp_path))) is None
+    assert checked(loaded(tmp_path)) is None
 
 
 def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path):
@@ -190,15 +189,15 @@ def test_weights_in_bf16_compute_in_float32_unless_asked_otherwise(kwargs, dtype
     tiny_decoders.save(tmp_path, "llama").bfloat16().save_pretrained(tmp_path / "weights")
     described = tmp_path / "model.toml"
     described.write_text(f"{kwargs}\n{described.read_text()}")
-    assert {weight.dtype for weight in load(source_of(tmp_path)).call.parameters()} == {dtype}
+    assert {weight.dtype for weight in loaded(tmp_path).call.parameters()} == {dtype}
 
 
 def test_that_a_model_asks_for_several_beams_is_noted(tmp_path):
     model = tiny_decoders.save(tmp_path, "marian")
-    assert not load(source_of(tmp_path)).note
+    assert not loaded(tmp_path).note
     model.generation_config.num_beams = 4
     model.save_pretrained(tmp_path / "weights")
-    assert "num_beams is 4, but texts are written by one beam" in load(source_of(tmp_path)).note
+    assert "num_beams is 4, but texts are written by one beam" in loaded(tmp_path).note
 
 
 # Packed layers of decoders give what the plain ones do.

@@ -18,9 +18,8 @@ from app.errors import BadText
 from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
 from app.models.decoders.parameters import Defaults, Parameters
 from app.models.decoders.texts import Text
-from app.models.loading import load
 
-from .folders import source_of
+from .folders import loaded
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 
@@ -133,7 +132,7 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path):
     made.save_pretrained(tmp_path / "weights")
     llamas().save_pretrained(tmp_path / "weights")
     (tmp_path / "model.toml").write_text('source = "hf:weights"\ntask = "text-generation"\n')
-    front = load(source_of(tmp_path)).front
+    front = loaded(tmp_path).front
     assert front is not None
     prompts = [np.array([text], object) for text in (b"ab", b"<s>ab", b"<s><s>ab")]
     read = [one.arrays[0][0].tolist() for one in front.reader.read([[prompt] for prompt in prompts])]

@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from app.models.loading import load
 from app.models.sources import hubs
 
-from .folders import TOML, refused, source_of, table, toml_of, try_out, write_model
+from .folders import TOML, loaded, refused, table, toml_of, try_out, write_model
 
 BERT = toml_of(
     *(table("inputs", name, "INT64", '["tokens"]', "max_shape = [16]") for name in ("attention_mask", "input_ids")),
@@ -42,7 +41,7 @@ def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
     if as_tuples:  # as the model was trained, or traced
         config = folder / "weights" / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"return_dict": False}))
-    model = load(source_of(folder))
+    model = loaded(folder)
     assert try_out(model) == []
     assert not model.call.training
     ids, mask = torch.arange(1, 7).reshape(2, 3), torch.tensor([[1, 1, 1], [1, 1, 0]])
@@ -110,12 +109,12 @@ def folder_with(tmp_path, source, kwargs=""):
 
 
 def test_torchvision(tmp_path, stubs):
-    assert try_out(load(source_of(folder_with(tmp_path, "torchvision:resnet50", "num_classes = 3")))) == []
+    assert try_out(loaded(folder_with(tmp_path, "torchvision:resnet50", "num_classes = 3"))) == []
     assert stubs == [("resnet50", {"weights": None, "num_classes": 3})]
 
 
 def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
-    model = load(source_of(folder_with(tmp_path, "torchvision:resnet50", 'weights = "DEFAULT"')))
+    model = loaded(folder_with(tmp_path, "torchvision:resnet50", 'weights = "DEFAULT"'))
     assert stubs == [("resnet50", {"weights": None, "num_classes": 3})]
     assert float(model.call.weight.detach()[0, 0]) == 7
     folder = folder_with(tmp_path, "torchvision:resnet50", 'weights = "V9"')

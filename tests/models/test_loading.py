@@ -6,7 +6,6 @@ import itertools
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -14,14 +13,13 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.loading import load
 from app.models.sources import imports
 
-from .folders import LINEAR, TOML, refused, source_of, write_model
+from .folders import LINEAR, TOML, loaded, refused, table, toml_of, write_model
 
 
-def load_code(tmp_path, code, toml=TOML, **options):
-    return load(source_of(write_model(tmp_path / "m", toml, code)), **options)
+def load_code(tmp_path, code, toml=TOML):
+    return loaded(write_model(tmp_path, toml, code))
 
 
 def test_a_module_comes_in_eval_mode_with_its_kwargs(tmp_path):
@@ -52,8 +50,7 @@ class Doubler:
 class Outer:
     build = staticmethod(lambda: Doubler())
 """
-    toml = TOML.replace("model.py:build", "model.py:Outer.build")
-    model = load_code(tmp_path, code, toml)
+    model = load_code(tmp_path, code, TOML.replace("model.py:build", "model.py:Outer.build"))
     assert model.checks.profile
     assert model.call(3) == 6
     assert model.takes_parameters
@@ -74,19 +71,17 @@ class build(nn.Module):
     def forward(self, x):
         return self.decode(x)
 """
-    model = load_code(tmp_path, code, TOML)
+    model = load_code(tmp_path, code)
     assert (model.decode, model.present) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("signature", "message"),
-    [
-        ("", "too many positional arguments"),
-        ("x, *, scale", "missing a required .*argument: 'scale'"),
-        ("*, x", "too many positional arguments; inputs are passed by their order, not by name"),
-        ("**inputs", "too many positional arguments; inputs are passed by their order, not by name"),
-    ],
-)
+BY_NAME = "too many positional arguments; inputs are passed by their order, not by name"
+
+
+@pytest.mark.parametrize(("signature", "message"), [
+    ("", "too many positional arguments"), ("x, *, scale", "missing a required .*argument: 'scale'"),
+    ("*, x", BY_NAME), ("**inputs", BY_NAME),
+])  # fmt: skip
 def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
     with pytest.raises(ConfigError, match=rf"model.toml: inputs: expected as many as 'model.py:build' .*x: {message}"):
         load_code(tmp_path, f"def build():\n    return lambda {signature}: 1")
@@ -94,94 +89,82 @@ def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
 
 @pytest.mark.parametrize("more", ["", ", *, parameters", ", scale=1"])
 def test_inputs_in_another_order_than_arguments_are_refused(tmp_path, more):
-    toml = TOML.replace("[[inputs]]", '[[inputs]]\nname = "mask"\ndatatype = "FP32"\nshape = [3]\n[[inputs]]', 1)
+    toml = toml_of(
+        *(table("inputs", name, "FP32", "[3]") for name in ("mask", "x")), table("outputs", "y", "FP32", "[3]")
+    )
     code = "def build():\n    return lambda {}" + more + ": 1"
-    load_code(tmp_path / "same", code.format("mask, x"), toml)
-    load_code(tmp_path / "other", code.format("values, mask"), toml)
+    for fits in ("mask, x", "values, mask"):
+        assert load_code(tmp_path, code.format(fits), toml)
     with pytest.raises(ConfigError, match=r"in the order of the arguments of 'model\.py:build', x, mask, got mask, x"):
-        load_code(tmp_path / "swapped", code.format("x, mask"), toml)
+        load_code(tmp_path, code.format("x, mask"), toml)
 
 
 def test_neighbours_and_dataclasses_work_and_reloads_are_fresh(tmp_path):
-    folder = write_model(tmp_path / "m", TOML, "")
+    folder = tmp_path / "m"
     for factor in (2, 3):
-        (folder / "model.py").write_text(
-            "from __future__ import annotations\n"
-            "from dataclasses import dataclass\n"
-            "from .helper import FACTOR\n"
-            "@dataclass\n"
-            "class Scale:\n"
-            "    factor: int\n"
-            "    def __call__(self, x):\n"
-            "        return x * self.factor\n"
-            "def build():\n"
-            f"    return Scale(FACTOR * {factor})\n"
+        write_model(
+            folder,
+            code=f"""
+from __future__ import annotations
+from dataclasses import dataclass
+from .helper import FACTOR
+@dataclass
+class Scale:
+    factor: int
+    def __call__(self, x):
+        return x * self.factor
+def build():
+    return Scale(FACTOR * {factor})
+""",
         )
         (folder / "helper.py").write_text("FACTOR = 10\n")
-        assert load(source_of(folder)).call(1) == 10 * factor
+        assert loaded(folder).call(1) == 10 * factor
     assert "helper" not in sys.modules
     assert str(folder) not in sys.path
 
 
-@contextmanager
-def switching_often():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
 def test_a_model_loads_while_other_threads_import(tmp_path):
     """The solver of control tables is imported on a thread of its own when the first model serves."""
-    folder = write_model(tmp_path / "m", TOML, LINEAR)
     over = threading.Event()
 
-    def imports() -> None:
+    def imports():
         for number in itertools.count():
             sys.modules[f"imported_{number % 7}"] = sys
             sys.modules.pop(f"imported_{(number + 3) % 7}", None)
             if over.is_set():
                 break
 
-    other = threading.Thread(target=imports)
+    other, interval = threading.Thread(target=imports), sys.getswitchinterval()
     other.start()
+    sys.setswitchinterval(1e-6)
     try:
-        with switching_often():
-            for _ in range(20):
-                load(source_of(folder))
+        for _ in range(20):
+            load_code(tmp_path, LINEAR)
     finally:
+        sys.setswitchinterval(interval)
         over.set()
         other.join()
         for number in range(7):
             sys.modules.pop(f"imported_{number}", None)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("model.py:missing", "'missing' in model.py, which has none of that name, but Other, parses, opens, cancels, "),
-        (
-            "model.py:wants",
-            "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns",
-        ),
-        ("other.py:build", "other.py: no such file"),
-        ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
-        ("model.py:fails", "KeyError: 'the reason'"),
-        ("model.py:leaves", "SystemExit: 3"),
-        ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
-        ("model.py:cancels", "CancelledError: "),
-        ("model.py:parses", "sys.argv holds the server's arguments"),
-        ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
-        ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
-        ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
-    ],
-)
+@pytest.mark.parametrize(("source", "message"), [
+    ("model.py:missing", "'missing' in model.py, which has none of that name, but Other, parses, opens, cancels, "),
+    ("model.py:wants", "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns"),
+    ("other.py:build", "other.py: no such file"),
+    ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
+    ("model.py:fails", "KeyError: 'the reason'"),
+    ("model.py:leaves", "SystemExit: 3"),
+    ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
+    ("model.py:cancels", "CancelledError: "),
+    ("model.py:parses", "sys.argv holds the server's arguments"),
+    ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
+    ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
+    ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
+])  # fmt: skip
 def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, message):
     code = """
-import argparse, asyncio, sys
-VALUE = 1
+import argparse, asyncio, pathlib, sys
 class Other:
     def __init__(self): self.call = print
 OBJECT = Other()
@@ -192,9 +175,7 @@ def fails(): raise KeyError("the reason")
 def leaves(): sys.exit(3)
 def wants(argument): pass
 def gives_none(): return None
-def gives_class():
-    from pathlib import Path
-    return Path
+def gives_class(): return pathlib.Path
 """
     folder = write_model(tmp_path / "m", TOML.replace("model.py:build", source), code)
     text = refused(folder)

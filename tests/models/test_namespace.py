@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from app.models.loading import load
 from app.models.sources.imports import edited_packages
 
-from .folders import TOML, refused, source_of, write_model
+from .folders import TOML, loaded, refused, write_model
 
 ON_PATH = "import os, sys\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))\n"
 BELOW = "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'src'))\n"
@@ -75,10 +74,10 @@ def answer(model):
 def test_helpers_of_one_name_are_each_models_own_also_after_an_edit(tmp_path, code):
     path, modules, plain = list(sys.path), of_models(), {"utils", "pkg", "net", "above", "circular", "data", "sibling"}
     assert plain.isdisjoint(sys.modules)
-    two, three = (load(source_of(folder_of(tmp_path, name, k, code))) for name, k in (("a", 2), ("b", 3)))
+    two, three = (loaded(folder_of(tmp_path, name, k, code)) for name, k in (("a", 2), ("b", 3)))
     with ThreadPoolExecutor(1) as worker:
         assert list(worker.map(answer, (two, three, two))) == [2, 3, 2]
-    edited = load(source_of(folder_of(tmp_path, "a", 7, code)))
+    edited = loaded(folder_of(tmp_path, "a", 7, code))
     assert (answer(edited), answer(two)) == (7, 2)
     assert plain.isdisjoint(sys.modules)
     assert sys.path == path
@@ -98,20 +97,20 @@ def test_a_module_called_like_a_library_gets_the_library(tmp_path):
     folder = write_model(tmp_path / "m", TOML, "import numpy\nnumpy.float32\n" + code)
     (folder / "json.py").write_text("import json\ndef two():\n    return json.loads('2')\n")
     (folder / "numpy").mkdir()  # a folder of data
-    assert answer(load(source_of(folder))) == 2
+    assert answer(loaded(folder)) == 2
 
 
 def test_libraries_do_not_get_a_models_modules(tmp_path):
     """`decimal` imports `numbers`."""
     folder = write_model(tmp_path / "m", TOML, "import numbers, fractions\n" + BUILD.format("numbers.K"))
     (folder / "numbers.py").write_text("K = 2\n")
-    assert answer(load(source_of(folder))) == 2
+    assert answer(loaded(folder)) == 2
     assert not hasattr(sys.modules["numbers"], "K")
 
 
 def test_instances_of_its_classes_can_be_pickled(tmp_path):
     code = "from utils import Kept\nclass build:\n    def __call__(self, x):\n        return x * Kept().factor\n"
-    model = load(source_of(folder_of(tmp_path, "a", 2, code)))
+    model = loaded(folder_of(tmp_path, "a", 2, code))
     assert pickle.loads(pickle.dumps(model.call))(5) == 10
 
 
@@ -129,7 +128,7 @@ def build():
     return lambda x: compiled(x) + scripted(x) * utils.K
 """
     with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-        assert answer(load(source_of(folder_of(tmp_path, "a", 2, code)))) == 12
+        assert answer(loaded(folder_of(tmp_path, "a", 2, code))) == 12
 
 
 def test_an_edited_package_is_named(tmp_path, monkeypatch):
@@ -140,15 +139,15 @@ def test_an_edited_package_is_named(tmp_path, monkeypatch):
     folder = write_model(tmp_path / "m", TOML, "import shared_by_models\n" + BUILD.format("shared_by_models.K"))
     other = write_model(tmp_path / "other", TOML, "import math\n" + BUILD.format("math.sqrt(4)"))
     try:
-        assert load(source_of(folder)).note == ""
+        assert loaded(folder).note == ""
         package.write_text("K = 3\n" + BUILD.format("K"))
         os.utime(package, (1, 1))
-        model = load(source_of(folder))
+        model = loaded(folder)
         assert answer(model) == 2
         assert f"not read again: shared_by_models ({package}); restart the server" in model.note
-        assert load(source_of(other)).note == ""
+        assert loaded(other).note == ""
         by_name = TOML.replace("model.py:build", "shared_by_models:build")
-        assert "not read again: shared_by_models" in load(source_of(write_model(folder, by_name, None))).note
+        assert "not read again: shared_by_models" in loaded(write_model(folder, by_name, None)).note
     finally:
         sys.modules.pop("shared_by_models")
     assert edited_packages({"torch"}) == ""
@@ -167,6 +166,6 @@ def test_a_pickle_beside_its_classes_is_opened(tmp_path, monkeypatch):
             patch.delitem(sys.modules, "steps", raising=False)
             (folder / "p").write_bytes(pickle.dumps(importlib.import_module("steps").Times()))
             del sys.modules["steps"]
-        models.append(load(source_of(folder)))
+        models.append(loaded(folder))
     assert [answer(model) for model in models] == [2, 3]
     assert "steps" not in sys.modules

@@ -11,13 +11,12 @@ from onnx import TensorProto, helper
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import DeviceOptions
-from app.models.loading import load
 from app.models.placement import movable
 from app.models.repository import Repository
 from planner.commands.checked_models import describe
 
 from . import onnx_graphs
-from .folders import refused, source_of, try_out, write_model
+from .folders import loaded, refused, try_out, write_model
 
 BARE = 'source = "model.onnx"\n'
 X = '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [3]\n'
@@ -30,8 +29,8 @@ def folder_with(tmp_path, make=onnx_graphs.linear, toml=BARE, **options):
     return folder
 
 
-def loaded(tmp_path, make=onnx_graphs.linear, toml=BARE, **options):
-    return load(source_of(folder_with(tmp_path, make, toml, **options)))
+def opened(*args, **options):
+    return loaded(folder_with(*args, **options))
 
 
 def identity(shape, kind=TensorProto.FLOAT, operator="Identity"):
@@ -44,7 +43,7 @@ def identity(shape, kind=TensorProto.FLOAT, operator="Identity"):
 
 
 def test_inputs_and_outputs_come_from_the_graph(tmp_path):
-    model = loaded(tmp_path)
+    model = opened(tmp_path)
     (x,), (y,) = model.info.inputs, model.info.outputs
     assert (x.name, x.datatype, x.shape) == ("x", "FP32", (3,))
     assert (y.name, y.datatype, y.shape) == ("y", "FP32", (2,))
@@ -61,14 +60,14 @@ def test_variable_axes_keep_their_names(tmp_path):
     toml = BARE + '[[inputs]]\nname = "values"\ndatatype = "FP32"\nshape = ["time"]\nmax_shape = [64]\n'
     toml += '[[inputs]]\nname = "mask"\ndatatype = "FP32"\nshape = ["time"]\nmask = "values"\n'
     for text in (BARE, toml):
-        model = loaded(tmp_path, onnx_graphs.doubled, text)
+        model = opened(tmp_path, onnx_graphs.doubled, text)
         kept, total = model.info.outputs
         assert (kept.axes, total.axes) == (("time",), ())
         assert try_out(model) == []
 
 
 def test_text_goes_in_and_out(tmp_path):
-    model = loaded(tmp_path, onnx_graphs.text)
+    model = opened(tmp_path, onnx_graphs.text)
     assert try_out(model) == []
     (said,) = model.call(np.array([[b"caf\xc3\xa9"], [b""]], dtype=object))
     assert said.tolist() == [[b"caf\xc3\xa9"], [b""]]
@@ -80,7 +79,7 @@ def test_a_fixed_batch_says_how_to_export(tmp_path):
     assert "dynamic_shapes={'x': {0: torch.export.Dim.DYNAMIC}}" in text
     assert "max_batch = 1" not in text
     assert "or serve rows one by one: max_batch = 1" in refused(folder_with(tmp_path, batch=1))
-    assert try_out(loaded(tmp_path, toml=BARE + "[batching]\nmax_batch = 1\n", batch=1)) == []
+    assert try_out(opened(tmp_path, toml=BARE + "[batching]\nmax_batch = 1\n", batch=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_without_onnxruntime_what_to_install_is_named(tmp_path, monkeypatch):
 def test_threads_are_the_workers_unless_given(tmp_path):
     device = CpuDevice((4,), 2, 2, DeviceOptions())
     for toml, threads in ((BARE, 2), ("kwargs = { threads = 3 }\n" + BARE, 3)):
-        model = loaded(tmp_path, toml=toml)
+        model = opened(tmp_path, toml=toml)
         device.open(model, 4)
         assert model.call.threads == threads
         assert model.call.session.get_session_options().intra_op_num_threads == threads

@@ -9,10 +9,9 @@ import pytest
 from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.loading import load
 from app.models.recurrent.recurrent import step_axis
 
-from .folders import refused, source_of, table, toml_of, try_out, write_model
+from .folders import loaded, refused, table, toml_of, try_out, write_model
 
 # Invariant: a recurrent model serves like any other, or is refused in one line with file, key, expected and got.
 
@@ -40,12 +39,8 @@ def build(shape=8):
 """
 
 
-def load_code(tmp_path, code=CODE, toml=TOML, **options):
-    return load(source_of(write_model(tmp_path / "m", toml, code)), **options)
-
-
 def test_a_cell_serves_like_any_model(tmp_path):
-    model = load_code(tmp_path)
+    model = loaded(write_model(tmp_path, TOML, CODE))
     assert try_out(model) == []
     assert model.present({}) == "shown"
     assert not model.call.cell.drop.training
@@ -71,7 +66,7 @@ def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
 
 def test_an_axis_of_its_own_is_for_recurrent_models(tmp_path):
     toml = TOML.replace("shape = [8]", 'shape = ["own", 8]')
-    assert load_code(tmp_path, toml=toml).info.outputs[0].axes == ("own", "")
+    assert loaded(write_model(tmp_path, toml, CODE)).info.outputs[0].axes == ("own", "")
     text = refused(write_model(tmp_path / "plain", toml, "def build():\n    return lambda x: x"))
     assert "outputs[0].shape: expected -1 or an axis name of an input (time), got" in text
 

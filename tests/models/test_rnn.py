@@ -13,13 +13,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.loading import load
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn import by_its_layer
 from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
 
-from .folders import source_of, table, toml_of, try_out, write_model
+from .folders import loaded, table, toml_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
@@ -253,7 +252,7 @@ def test_one_key_is_enough(tmp_path):
     folder = write_model(tmp_path / "m", 'weights = "w.pt"\n' + TOML, CODE)
     gru = nn.GRU(4, 8, batch_first=True)
     torch.save({f"gru.{name}": value for name, value in gru.state_dict().items()}, folder / "w.pt")
-    model = load(source_of(folder))
+    model = loaded(folder)
     assert try_out(model) == []
     x = torch.randn(1, 7, 4)
     with torch.inference_mode():

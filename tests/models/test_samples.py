@@ -14,9 +14,8 @@ from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, T
 from app.errors import ConfigError
 from app.models.checks.sample_files import read_samples
 from app.models.checks.samples import ROWS, made_up_rows, row_check_rows, short_lengths, stack
-from app.models.loading import load
 
-from .folders import TOML, source_of, write_model
+from .folders import TOML, loaded, write_model
 
 # Invariant: rows made up for a model keep to what its inputs declare, and equal seeds give equal rows.
 
@@ -227,10 +226,10 @@ def test_wrong_arrays_name_the_input(tmp_path, arrays, message):
 def test_a_model_brings_its_samples_and_its_row_check(tmp_path):
     folder = write_model(tmp_path / "m", f'row_check = "warn"\n{TOML}[warmup]\nfile = "x.npz"\n')
     np.savez(folder / "x.npz", x=np.eye(3))
-    model = load(source_of(folder))
+    model = loaded(folder)
     assert listed(model.checks.samples) == np.eye(3).tolist()
     assert model.checks.row_check == "warn"
-    assert load(source_of(folder), {"row_check": "off", "max_batch": 4}).checks.row_check == "off"
-    assert load(source_of(folder), {"row_check": None}).checks.row_check == "warn"
-    plain = load(source_of(write_model(tmp_path / "plain")))
+    assert loaded(folder, row_check="off", max_batch=4).checks.row_check == "off"
+    assert loaded(folder, row_check=None).checks.row_check == "warn"
+    plain = loaded(write_model(tmp_path / "plain"))
     assert (plain.checks.samples, plain.checks.row_check) == ((), "refuse")

@@ -7,9 +7,7 @@ import re
 import pytest
 import torch
 
-from app.models.loading import load
-
-from .folders import refused, source_of, try_out, write_model
+from .folders import loaded, refused, try_out, write_model
 
 CODE = """
 import torch
@@ -53,8 +51,8 @@ def folder_with(tmp_path, extra, code=CODE, toml=TOML):
     return write_model(tmp_path / "m", toml.format(extra=extra), code)
 
 
-def loaded(*args, **more):
-    return load(source_of(folder_with(*args, **more)))
+def cut(*args, **more):
+    return loaded(folder_with(*args, **more))
 
 
 def stage_by_stage(model, *inputs):
@@ -71,7 +69,7 @@ def assert_same(model, *inputs):
 
 
 def test_cuts_after_submodules(tmp_path):
-    model = loaded(tmp_path, 'cuts = ["blocks.2", "stem"]')
+    model = cut(tmp_path, 'cuts = ["blocks.2", "stem"]')
     assert len(model.stages) == 3
     for size in (1, 2, 5, 33):
         assert_same(model, torch.randn(size, 3))
@@ -82,7 +80,7 @@ def test_cuts_after_submodules(tmp_path):
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_stages_of_equal_time(tmp_path, stages):
-    model = loaded(tmp_path, f"stages = {stages}")
+    model = cut(tmp_path, f"stages = {stages}")
     assert len(model.stages) == stages
     assert_same(model, torch.randn(7, 3))
 
@@ -143,7 +141,7 @@ def test_a_model_that_raises_on_made_up_rows_is_sliced_and_not_compared(tmp_path
         "        x = self.stem(x)",
         "        if not torch.compiler.is_compiling(): raise ValueError('no such id')\n        x = self.stem(x)",
     )
-    model = loaded(tmp_path, "stages = 2", code)
+    model = cut(tmp_path, "stages = 2", code)
     assert len(model.stages) == 2
     assert "not compared with the whole, which raises on made-up rows: ValueError: no such id" in caplog.text
 
@@ -186,7 +184,7 @@ def build():
 
 def test_masks_are_made_anew_at_each_stage(tmp_path):
     """The row check joins rows of other lengths at each stage: a mask that went along, padded with 0, breaks it."""
-    model = loaded(tmp_path, 'cuts = ["layers.1.linear1", "sequence_first.linear1"]', ENCODER, SEQUENCES)
+    model = cut(tmp_path, 'cuts = ["layers.1.linear1", "sequence_first.linear1"]', ENCODER, SEQUENCES)
     for size, length in ((1, 1), (1, 24), (5, 9), (32, 3)):
         mask = torch.arange(length)[None] < torch.randint(1, length + 1, (size, 1))
         assert_same(model, torch.randint(0, 10, (size, length)), mask)

@@ -8,9 +8,8 @@ import torch
 from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Staged
-from app.models.loading import load
 
-from .folders import refused, source_of, table, toml_of, try_out, write_model
+from .folders import loaded, refused, table, toml_of, try_out, write_model
 
 # A factory's Staged: what it takes, what it passes on, and what the loader makes of it.
 
@@ -60,7 +59,7 @@ def folder_with(tmp_path, stages):
 
 
 def test_a_factory_may_return_stages(tmp_path):
-    model = load(source_of(folder_with(tmp_path, "nn.Linear(2, 2), nn.Dropout(), lambda x: x")))
+    model = loaded(folder_with(tmp_path, "nn.Linear(2, 2), nn.Dropout(), lambda x: x"))
     assert len(model.stages) == 3
     assert model.stages.again == ((), (), ())
     x = staged = torch.ones(4, 2)

@@ -14,10 +14,9 @@ from safetensors.torch import save_file
 
 from app.contract import TextCut
 from app.errors import BadRequest, ConfigError
-from app.models.loading import load
 from app.models.tasks.tokenizing import encode_cut
 
-from .folders import edit_json, source_of, write_model
+from .folders import edit_json, loaded, write_model
 from .task_models import answered, broken, forward, opened, texts, toml, tried, vector_of
 
 # Invariant: tasks of pairs, of several texts and of masks answer what transformers answers for each row alone.
@@ -183,7 +182,7 @@ def test_models_may_be_opened_at_once(tmp_path):
     tiny.save_bert(tmp_path / "b" / "weights")
     folders = [write_model(tmp_path / name, toml(task), None) for name, task in (("a", "fill-mask"), ("b", CLASSIFIED))]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda folder: load(source_of(folder)), folders * 3))
+        found = list(pool.map(lambda folder: loaded(folder), folders * 3))
     tied = [model.call.model.state_dict() for model in found[::2]]
     assert all(torch.equal(one[f"{HEAD}.decoder.bias"], one[f"{HEAD}.bias"]) for one in tied)
 

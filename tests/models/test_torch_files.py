@@ -20,10 +20,9 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.loading import load
 from app.models.placement import Placement, place
 
-from .folders import LINEAR, TOML, Bomb, refused, source_of, table, toml_of, try_out, write_model
+from .folders import LINEAR, TOML, Bomb, loaded, refused, table, toml_of, try_out, write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 
@@ -85,7 +84,7 @@ def rewritten(path, change):
 def test_an_exported_model_serves_any_batch(tmp_path, exported):
     path, module = exported
     folder = archive(tmp_path, path.read_bytes())
-    answers_as(load(source_of(folder)), module)
+    answers_as(loaded(folder), module)
     (folder / "model.toml").write_text("kwargs = { a = 1 }\n" + (folder / "model.toml").read_text())
     assert "kwargs.a: expected none" in refused(folder)
 
@@ -95,12 +94,12 @@ def test_exported_models_load_at_the_same_time(tmp_path, exported):
     folders = [archive(tmp_path / str(number), exported[0].read_bytes()) for number in range(4)]
     together = Barrier(len(folders))
 
-    def loaded(folder):
+    def at_once(folder):
         together.wait()
-        return load(source_of(folder))
+        return loaded(folder)
 
     with ThreadPoolExecutor(len(folders)) as threads:
-        for model in threads.map(loaded, folders):
+        for model in threads.map(at_once, folders):
             assert model.call(torch.ones(3, 3)).shape == (3, 3)
 
 
@@ -118,7 +117,7 @@ def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_pat
     toml = toml_of(*inputs, table("outputs", "y", "FP32", "[3]"), head='source = "model.pt2"')
     folder = write_model(tmp_path / "m", toml, None)
     torch.export.save(program, folder / "model.pt2")
-    model = load(source_of(folder))
+    model = loaded(folder)
     assert try_out(model) == []
     given = [torch.full((4, 3), float(value)) for value in (1, 2, 3, 5, 7)]
     assert model.call(*given).tolist() == [[1 - 7 * 5 + 2 * 3] * 3] * 4
@@ -129,11 +128,11 @@ def test_a_factory_may_return_an_exported_model_or_what_contains_one(tmp_path, e
     code = "import torch\nfrom torch import nn\n\ndef build(path):\n    net = torch.export.load(path).module()\n"
     code += f"    return {returned}\n"
     toml = f"kwargs = {{ path = {str(exported[0])!r} }}\n{TOML}"
-    answers_as(load(source_of(write_model(tmp_path / "m", toml, code))), exported[1])
+    answers_as(loaded(write_model(tmp_path / "m", toml, code)), exported[1])
 
 
 def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, exported):
-    model = load(source_of(archive(tmp_path, exported[0].read_bytes())))
+    model = loaded(archive(tmp_path, exported[0].read_bytes()))
     gc.collect()
     gc.disable()
     try:
@@ -151,7 +150,7 @@ def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, expor
 ])  # fmt: skip
 def test_a_fixed_batch_is_refused_and_says_why(tmp_path, exported, rows, told):
     program = torch.export.export(exported[1], (torch.zeros(rows, 3),))
-    model = load(source_of(folder_with(tmp_path, "model.pt2", partial(torch.export.save, program))))
+    model = loaded(folder_with(tmp_path, "model.pt2", partial(torch.export.save, program)))
     with pytest.raises(ConfigError, match=told):
         try_out(model)
 
@@ -245,13 +244,13 @@ def script(how):
 @pytest.mark.parametrize(("how", "name"), [("scripted", "model.pt"), ("traced", "model.pth"), ("frozen", "model.pt")])
 def test_torchscript_serves_in_eval_mode(tmp_path, how, name):
     scripted = script(how)
-    model = load(source_of(folder_with(tmp_path, name, scripted.save)))
+    model = loaded(folder_with(tmp_path, name, scripted.save))
     assert model.info.platform == "pytorch_libtorch"
     answers_as(model, scripted if how == "frozen" else scripted.eval())
 
 
 def test_torchscript_is_cast_and_never_compiled(tmp_path, caplog):
-    model = load(source_of(folder_with(tmp_path, "model.pt", script("scripted").save)))
+    model = loaded(folder_with(tmp_path, "model.pt", script("scripted").save))
     placed = place(model, Placement(precision="bf16", compile=True))
     assert "TorchScript is not compiled" in caplog.text
     assert try_out(placed) == []
@@ -300,7 +299,7 @@ def with_weights(tmp_path, name, save=None, code=LINEAR):
 def test_weights_are_loaded(tmp_path, name):
     saved = nn.Linear(3, 3)
     saves = {"w.pt": lambda path: torch.save(saved.state_dict(), path), "w.safetensors": partial(save_model, saved)}
-    assert torch.equal(load(source_of(with_weights(tmp_path, name, saves[name]))).call.weight, saved.weight)
+    assert torch.equal(loaded(with_weights(tmp_path, name, saves[name])).call.weight, saved.weight)
 
 
 def plain(**shapes):

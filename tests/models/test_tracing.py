@@ -11,10 +11,9 @@ import torch
 from torch import fx, nn
 from torch._dynamo import convert_frame
 
-from app.models.loading import load
 from app.models.sources import tracing
 
-from .folders import TOML, source_of, try_out, write_model
+from .folders import TOML, loaded, try_out, write_model
 
 CODE = """
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +43,7 @@ def test_other_models_run_while_one_is_traced_by_its_own_code(tmp_path):
     called = nn.Module.__call__, nn.Module.__getattr__
     folders = [write_model(tmp_path / name, TOML, CODE) for name in "abc"]
     with ThreadPoolExecutor(len(folders)) as threads:  # as a server loads them
-        models = list(threads.map(lambda folder: load(source_of(folder)), folders))
+        models = list(threads.map(lambda folder: loaded(folder), folders))
     assert (nn.Module.__call__, nn.Module.__getattr__) == called
     for model in models:
         assert try_out(model) == []
