@@ -191,13 +191,10 @@ def test_another_cell_than_declared(cell, message):
         made(cell, [SAMPLES], [LAST])(batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
 
 
-@pytest.mark.parametrize(
-    ("cell", "max_steps", "why"),
-    [
-        (step_of(lambda x, s: (x, s, x[:, 0] > 0)), None, "the cell ends rows by itself"),
-        (Sum(), 4, "max_steps ends rows before their length"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "max_steps", "why"), [
+    (step_of(lambda x, s: (x, s, x[:, 0] > 0)), None, "the cell ends rows by itself"),
+    (Sum(), 4, "max_steps ends rows before their length"),
+])  # fmt: skip
 def test_rows_that_end_early_are_not_as_long_as_their_input(cell, max_steps, why):
     message = f"output 'z': expected an axis with a name of its own, because {why}, got 'time'"
     with pytest.raises(ConfigError, match=message):
@@ -259,15 +256,12 @@ class Spread(Sum):
 COMPANY = r"the other rows of its batch: output 'y': .* alone, .* at step \d+ beside (a row|rows) at steps? \d"
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        (Centred(), COMPANY),
-        (Foremost(), COMPANY),  # the row check of the whole passes: all of its rows are at one step
-        (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
-        (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "message"), [
+    (Centred(), COMPANY),
+    (Foremost(), COMPANY),  # the row check of the whole passes: all of its rows are at one step
+    (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
+    (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
+])  # fmt: skip
 def test_a_step_that_looks_at_other_rows_is_named(cell, message):
     with pytest.raises(ConfigError, match=message):
         try_out(model(cell, state=((2,), ()) if isinstance(cell, Foremost) else ((2,),)))

@@ -27,15 +27,10 @@ def test_a_file_may_begin_with_the_mark_of_editors_on_windows(tmp_path):
     assert read(tmp_path, "\ufeff" + TOML.replace("\n", "\r\n")).inputs[0].name == "x"
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ("", (None, None, False, 1)),
-        ("minimum = 5", (5, None, True, 5)),
-        ("maximum = 0", (None, 0, True, 0)),
-        ("minimum = -3\nmaximum = 9", (-3, 9, True, 1)),
-    ],
-)
+@pytest.mark.parametrize(("lines", "expected"), [
+    ("", (None, None, False, 1)), ("minimum = 5", (5, None, True, 5)), ("maximum = 0", (None, 0, True, 0)),
+    ("minimum = -3\nmaximum = 9", (-3, 9, True, 1)),
+])  # fmt: skip
 def test_integers_may_have_bounds_and_an_example_within_them(tmp_path, lines, expected):
     (x,) = read(tmp_path, TOML.replace('datatype = "FP32"', f'datatype = "INT32"\n{lines}', 1)).inputs
     assert (x.minimum, x.maximum, x.ranged, x.example) == expected
@@ -59,14 +54,11 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     assert info.batching == Batching(policy="window", max_batch=16, **both)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"policy": 5}, "setting policy: expected a string, got 5"),
-        ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
-        ({"colour": 1}, "setting colour: unknown key; expected one of policy, .*"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), [
+    ({"policy": 5}, "setting policy: expected a string, got 5"),
+    ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
+    ({"colour": 1}, "setting colour: unknown key; expected one of policy, .*"),
+])  # fmt: skip
 def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, TOML, overrides)
@@ -108,13 +100,10 @@ def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message
     assert str(caught.value).startswith(str(tmp_path / "m" / "model.toml") + ": ")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
-        ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
+    ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_together(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, SEQUENCE.replace(old, new, 1))

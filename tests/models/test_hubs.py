@@ -50,14 +50,11 @@ def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
         assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
-        ("weights_only = false", "kwargs.weights_only: not accepted"),
-        ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
+    ("weights_only = false", "kwargs.weights_only: not accepted"),
+    ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
+])  # fmt: skip
 def test_refused_arguments(bert, kwargs, message):
     assert message in refused(write_model(bert[0], f"kwargs = {{ {kwargs} }}\n{BERT}", None))
 
@@ -126,14 +123,10 @@ class FindsNothing:
         return None
 
 
-@pytest.mark.parametrize(
-    ("source", "module"),
-    [
-        ("torchvision:resnet50", "torchvision.models"),
-        ("timm:vit_tiny", "timm"),
-        ("hf:some/model", "transformers"),
-    ],
-)
+@pytest.mark.parametrize(("source", "module"), [
+    ("torchvision:resnet50", "torchvision.models"),
+    ("timm:vit_tiny", "timm"), ("hf:some/model", "transformers"),
+])  # fmt: skip
 def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, module):
     package = module.partition(".")[0]
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:

@@ -262,19 +262,16 @@ CLASSIFIES = {"architectures": ["BertForSequenceClassification"]}
 ONE_LABEL = {**CLASSIFIES, "id2label": {"0": "LABEL_0"}}
 
 
-@pytest.mark.parametrize(
-    ("config", "files", "task"),
-    [
-        (CLASSIFIES, {}, "text-classification"),
-        ({"architectures": ["ViTForImageClassification"]}, {}, "image-classification"),
-        ({"architectures": ["BertModel"]}, {}, "feature-extraction"),
-        ({"architectures": ["BertForMaskedLM"]}, {}, "fill-mask"),
-        # sentence-transformers give vectors whatever head there was, and their cross-encoders rank
-        ({"architectures": ["MPNetForMaskedLM"]}, {"modules": []}, "feature-extraction"),
-        ({**ONE_LABEL, "sentence_transformers": {}}, {}, "rerank"),
-        (ONE_LABEL, {"modules": [], "config_sentence_transformers": {"model_type": "CrossEncoder"}}, "rerank"),
-    ],
-)
+@pytest.mark.parametrize(("config", "files", "task"), [
+    (CLASSIFIES, {}, "text-classification"),
+    ({"architectures": ["ViTForImageClassification"]}, {}, "image-classification"),
+    ({"architectures": ["BertModel"]}, {}, "feature-extraction"),
+    ({"architectures": ["BertForMaskedLM"]}, {}, "fill-mask"),
+    # sentence-transformers give vectors whatever head there was, and their cross-encoders rank
+    ({"architectures": ["MPNetForMaskedLM"]}, {"modules": []}, "feature-extraction"),
+    ({**ONE_LABEL, "sentence_transformers": {}}, {}, "rerank"),
+    (ONE_LABEL, {"modules": [], "config_sentence_transformers": {"model_type": "CrossEncoder"}}, "rerank"),
+])  # fmt: skip
 def test_architectures_say_the_task(tmp_path, config, files, task):
     assert fitting_task(saved(tmp_path / "saved", config, **files)) == task
 

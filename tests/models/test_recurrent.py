@@ -48,15 +48,12 @@ def test_a_cell_serves_like_any_model(tmp_path):
     assert not model.takes_parameters
 
 
-@pytest.mark.parametrize(
-    ("code", "toml", "message"),
-    [
-        (CODE, "kwargs = { shape = 0 }\n" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
-        (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
-        (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
-        (CODE, "recurrent = 1\n" + TOML, "recurrent: expected a boolean, got 1"),
-    ],
-)
+@pytest.mark.parametrize(("code", "toml", "message"), [
+    (CODE, "kwargs = { shape = 0 }\n" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
+    (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
+    (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
+    (CODE, "recurrent = 1\n" + TOML, "recurrent: expected a boolean, got 1"),
+])  # fmt: skip
 def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     folder = write_model(tmp_path / "m", toml, code)
     text = refused(folder)
@@ -121,16 +118,13 @@ def test_the_axis_of_the_steps(axis, expected):
     assert {key: getattr(axis, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "cell", "message"),
-    [
-        ([X, spec("t", 1, datatype="BYTES")], [Y], Starts(), r"inputs\[1\].datatype: expected a numeric type .*BYTES'"),
-        ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
-        ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
-        ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
-        ([UNBOUND], [spec("z", "own")], Reads(), r"outputs\[0\].shape: expected a bound of the axis 'own'"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "outputs", "cell", "message"), [
+    ([X, spec("t", 1, datatype="BYTES")], [Y], Starts(), r"inputs\[1\].datatype: expected a numeric type .*BYTES'"),
+    ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
+    ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
+    ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
+    ([UNBOUND], [spec("z", "own")], Reads(), r"outputs\[0\].shape: expected a bound of the axis 'own'"),
+])  # fmt: skip
 def test_what_does_not_fit(inputs, outputs, cell, message):
     with pytest.raises(ConfigError, match=message):
         axis_of(inputs, outputs, cell)

@@ -37,15 +37,7 @@ def softmax(x, axis):
     return power / power.sum(axis=axis, keepdims=True)
 
 
-@pytest.mark.parametrize(
-    ("most", "expected"),
-    [
-        (32, [4, 4, 32]),
-        (4, [4, 4, 4]),
-        (2, [2, 2, 2]),
-        (1, []),
-    ],
-)
+@pytest.mark.parametrize(("most", "expected"), [(32, [4, 4, 32]), (4, [4, 4, 4]), (2, [2, 2, 2]), (1, [])])
 def test_a_model_of_independent_rows_passes(most, expected):
     log = []
     assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None

@@ -67,15 +67,11 @@ def test_integers_keep_to_their_bounds(datatype):
         assert drawn(spec("x", datatype, 50, maximum=-5)) == {-6, -5}
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        spec("attention_mask", "FP32", "tokens"),
-        spec("m", "INT64", "tokens", minimum=0, maximum=1),
-        spec("m", "BOOL", "tokens"),
-        spec("length", "INT64"),
-    ],
-)
+@pytest.mark.parametrize("mask", [
+    spec("attention_mask", "FP32", "tokens"),
+    spec("m", "INT64", "tokens", minimum=0, maximum=1),
+    spec("m", "BOOL", "tokens"), spec("length", "INT64"),
+])  # fmt: skip
 def test_masks_and_counts_beside_other_inputs_are_ones(mask):
     rows = made(spec("ids", "INT64", "tokens", maximum=30521), mask)
     assert drawn(spec("ids", "INT64", "tokens", maximum=30521), mask, index=1) == {1}
@@ -89,17 +85,12 @@ def lengths_of(rows, axis="n"):
     return [row.lengths[axis] for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("bound", "buckets", "expected"),
-    [
-        (UNBOUNDED, (1024, 4096), [16] * ROWS + [8] * 2),
-        (16, (), [16] * ROWS + [8] * 2),
-        (1, (), [1] * ROWS),
-        (128, (8,), [16] * ROWS + [9] * 2),
-        (32, (20, 30), [16] * ROWS + [8] * 2),
-        (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
-    ],
-)
+@pytest.mark.parametrize(("bound", "buckets", "expected"), [
+    (UNBOUNDED, (1024, 4096), [16] * ROWS + [8] * 2),
+    (16, (), [16] * ROWS + [8] * 2), (1, (), [1] * ROWS), (128, (8,), [16] * ROWS + [9] * 2),
+    (32, (20, 30), [16] * ROWS + [8] * 2),
+    (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
+])  # fmt: skip
 def test_made_up_rows_of_two_lengths_that_may_share_a_batch(bound, buckets, expected):
     rows = row_check_rows(info(spec("x", "FP32", "n", bound=bound), length_buckets=buckets))
     assert lengths_of(rows) == expected
@@ -169,19 +160,16 @@ def beside_mask(datatype, shape, data):
     return {"inputs": [tensor("ids", datatype, shape, data), tensor("mask", "FP32", [1, 1], [1])]}
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("{", "expected a readable .json file"),
-        ("[]", r"expected a V2 request body or a list of them, got \[\]"),
-        ({"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
-        ({"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
-        (beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
-        (beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
-        (beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
-        (beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("body", "message"), [
+    ("{", "expected a readable .json file"),
+    ("[]", r"expected a V2 request body or a list of them, got \[\]"),
+    ({"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
+    ({"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
+    (beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
+    (beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
+    (beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
+    (beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
+])  # fmt: skip
 def test_a_wrong_request_names_the_key(tmp_path, body, message):
     with pytest.raises(ConfigError, match=message) as caught:
         from_json(tmp_path, body, IDS, MASK)
@@ -201,19 +189,16 @@ def test_samples_have_what_clients_send(tmp_path):
         from_json(tmp_path, body, mask, ids, n)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({}, "expected the inputs ids, mask, got none of 'ids'"),
-        ({"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
-        ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
-        ({"ids": [[1] * 9], "mask": [[1] * 9]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
-        ({"ids": [[1, 2]], "mask": [[1]]}, "mask: axis 'tokens' has length 1 here, but 2 in an input"),
-        ({"ids": [[1.5]], "mask": [[1]]}, "ids: expected values that fit INT32, got dtype float64"),
-        ({"ids": [[100]], "mask": [[1]]}, "'ids': expected values from 0 to 99, got 100"),
-        ({"ids": np.array([[{}]], object), "mask": [[1]]}, "expected a readable .npz file: Object arrays"),
-    ],
-)
+@pytest.mark.parametrize(("arrays", "message"), [
+    ({}, "expected the inputs ids, mask, got none of 'ids'"),
+    ({"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
+    ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
+    ({"ids": [[1] * 9], "mask": [[1] * 9]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
+    ({"ids": [[1, 2]], "mask": [[1]]}, "mask: axis 'tokens' has length 1 here, but 2 in an input"),
+    ({"ids": [[1.5]], "mask": [[1]]}, "ids: expected values that fit INT32, got dtype float64"),
+    ({"ids": [[100]], "mask": [[1]]}, "'ids': expected values from 0 to 99, got 100"),
+    ({"ids": np.array([[{}]], object), "mask": [[1]]}, "expected a readable .npz file: Object arrays"),
+])  # fmt: skip
 def test_wrong_arrays_name_the_input(tmp_path, arrays, message):
     with pytest.raises(ConfigError, match=message) as caught:
         from_npz(tmp_path, arrays, IDS, MASK)

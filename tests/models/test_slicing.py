@@ -85,17 +85,14 @@ def test_stages_of_equal_time(tmp_path, stages):
     assert_same(model, torch.randn(7, 3))
 
 
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ('cuts = ["blocks.7"]', r"cuts: expected the name of a submodule, like blocks\.\d.*, got 'blocks.7'"),
-        ('cuts = ["unused"]', "cuts: expected a submodule that computes something, got 'unused'"),
-        ('cuts = ["head"]', "cuts: expected a submodule that something follows, got 'head'"),
-        ("stages = 1", "stages: expected"),
-        ('stages = 2\ncuts = ["stem"]', "stages: expected either stages or cuts, got both"),
-        ("stages = 60", "stages: expected fewer stages, got 60"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "message"), [
+    ('cuts = ["blocks.7"]', r"cuts: expected the name of a submodule, like blocks\.\d.*, got 'blocks.7'"),
+    ('cuts = ["unused"]', "cuts: expected a submodule that computes something, got 'unused'"),
+    ('cuts = ["head"]', "cuts: expected a submodule that something follows, got 'head'"),
+    ("stages = 1", "stages: expected"),
+    ('stages = 2\ncuts = ["stem"]', "stages: expected either stages or cuts, got both"),
+    ("stages = 60", "stages: expected fewer stages, got 60"),
+])  # fmt: skip
 def test_a_wrong_declaration_is_one_line(tmp_path, extra, message):
     folder = folder_with(tmp_path, extra)
     text = refused(folder)

@@ -43,15 +43,10 @@ TANH = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.
 PROMPT = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
 
 
-@pytest.mark.parametrize(
-    ("file", "said", "function", "prompt"),
-    [
-        ("config.json", {}, torch.sigmoid, ""),
-        ("config.json", TANH, torch.tanh, ""),
-        (SENTENCES, PROMPT, torch.sigmoid, "a dog ran , "),
-    ],
-    ids=["sigmoid", "tanh", "prompt"],
-)
+@pytest.mark.parametrize(("file", "said", "function", "prompt"), [
+    ("config.json", {}, torch.sigmoid, ""), ("config.json", TANH, torch.tanh, ""),
+    (SENTENCES, PROMPT, torch.sigmoid, "a dog ran , "),
+], ids=["sigmoid", "tanh", "prompt"])  # fmt: skip
 def test_texts_are_ranked_as_their_folder_says(tmp_path, file, said, function, prompt):
     original = tiny.save_bert(tmp_path / "weights", id2label=ONE_LABEL)
     edit_json(tmp_path / "weights" / file, **said)
@@ -216,15 +211,12 @@ def dense_layer():
 OLD_CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 16}
 
 
-@pytest.mark.parametrize(
-    ("pooling", "kinds"),
-    [
-        (OLD_CLS, ("Normalize",)),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, ()),
-        ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, ("Normalize",)),
-        ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, ("Dense", "Normalize")),
-    ],
-)
+@pytest.mark.parametrize(("pooling", "kinds"), [
+    (OLD_CLS, ("Normalize",)),
+    ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, ()),
+    ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, ("Normalize",)),
+    ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, ("Dense", "Normalize")),
+])  # fmt: skip
 def test_the_steps_that_the_folder_lists(tmp_path, pooling, kinds):
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
@@ -337,13 +329,10 @@ def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path, task)
         model.front.reader.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
 
 
-@pytest.mark.parametrize(
-    ("pooling", "kinds", "message"),
-    [
-        ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says max"),
-        (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
-    ],
-)
+@pytest.mark.parametrize(("pooling", "kinds", "message"), [
+    ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says max"),
+    (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
+])  # fmt: skip
 def test_steps_that_are_not_made_here(tmp_path, pooling, kinds, message):
     tiny.save_bert(tmp_path / "weights", "")
     write_steps(tmp_path / "weights", pooling, *kinds)

@@ -280,14 +280,9 @@ def test_a_network_in_training_mode_inside_another_object_is_named():
 # results of other numbers than rows
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: [{"boxes": torch.ones(2, 4), "scores": torch.ones(2)} for _ in x],
-        lambda x: torch.ones(5, 3),
-        lambda x: torch.cat([x, x]),
-        lambda x: [list(x)],
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda x: [{"boxes": torch.ones(2, 4), "scores": torch.ones(2)} for _ in x],
+    lambda x: torch.ones(5, 3), lambda x: torch.cat([x, x]), lambda x: [list(x)],
+])  # fmt: skip
 def test_results_by_image_get_the_sentence_that_leads_to_a_way(call):
     assert "where their number differs, as that of boxes by image, pad it (docs/model-code.md" in refused(call)
