@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import info_of, spec
 
-from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
+from app.contract import Checks, Model
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.recurrent.cells import CellModel
@@ -20,16 +21,12 @@ from .folders import try_out
 # Invariant: a recurrent model gives each row the answer that it has alone, whatever rows run beside it and leave.
 
 
-SAMPLES = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (9, 2))
-FIXED = TensorSpec("x", "FP32", (4, 2), ("", ""), (4, 2))
-FIRST = TensorSpec("first", "INT64", (), (), ())
-LAST = TensorSpec("y", "FP32", (2,), ("",), (2,))
-EVERY = TensorSpec("z", "FP32", (-1, 2), ("time", ""), (9, 2))
-WRITTEN = TensorSpec("text", "INT64", (-1,), ("written",), (0,))
-
-
-def info(inputs, outputs):
-    return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching())
+SAMPLES = spec("x", "FP32", ("time", 9), 2)
+FIXED = spec("x", "FP32", 4, 2)
+FIRST = spec("first", "INT64")
+LAST = spec("y", "FP32", 2)
+EVERY = spec("z", "FP32", ("time", 9), 2)
+WRITTEN = spec("text", "INT64", ("written", 0))
 
 
 class Sum:
@@ -65,7 +62,7 @@ class CountDown:
 
 
 def made(cell, inputs, outputs, max_steps=None, state=((2,),)):
-    return CellModel(Recurrent(cell, state, max_steps), info(inputs, outputs))
+    return CellModel(Recurrent(cell, state, max_steps), info_of(inputs, outputs))
 
 
 def batch_of(lengths, padded_to=0):
@@ -123,7 +120,7 @@ def test_a_cell_that_reads_and_ends_by_itself(rows):
     x = torch.full((len(rows), max(map(len, rows)), 2), 1e6)
     for row, values in enumerate(rows):
         x[row, : len(values)] = torch.tensor(values).float()[:, None]
-    count = TensorSpec("n", "INT64", (), (), ())
+    count = spec("n", "INT64")
     model = made(UntilZero(), [SAMPLES], [WRITTEN, count, LAST])
     text, steps, total, ran = model(x, torch.tensor([len(values) for values in rows]))
     assert torch.equal(ran, steps)
@@ -136,16 +133,14 @@ def test_a_cell_that_reads_and_ends_by_itself(rows):
 
 
 def test_lengths_come_without_being_declared_and_only_where_rows_differ():
-    model = CellModel(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
-    called_with = model.info
-    assert called_with.inputs == (FIXED,)
+    fixed = made(Sum(), [FIXED], [LAST])
+    assert fixed.info.inputs == (FIXED,)
     x = batch_of([4, 4, 4])
-    assert torch.equal(model(x)[0], x.sum(1))
-    called_with = CellModel(Recurrent(Sum(), ((2,),)), info([SAMPLES], [LAST])).info
+    assert torch.equal(fixed(x)[0], x.sum(1))
+    called_with = made(Sum(), [SAMPLES], [LAST]).info
     assert called_with.client_inputs == (SAMPLES,)
-    assert [spec.lengths_of for spec in called_with.inputs] == ["", "time"]
-    called_with = CellModel(Recurrent(CountDown(), ((),), 10), info([FIRST], [WRITTEN])).info
-    assert called_with.outputs[0].bounds == (10,)
+    assert [one.lengths_of for one in called_with.inputs] == ["", "time"]
+    assert made(CountDown(), [FIRST], [WRITTEN], 10, ((),)).info.outputs[0].bounds == (10,)
 
 
 def test_parameters_reach_start():
@@ -204,16 +199,13 @@ def test_rows_that_end_early_are_not_as_long_as_their_input(cell, max_steps, why
 # Rows must be independent at every step of a cell, whatever steps their neighbours are at; the message names it.
 
 
-X = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (32, 2))
-IDS = TensorSpec("ids", "INT64", (-1,), ("time",), (32,), minimum=0, maximum=9)
+X = spec("x", "FP32", ("time", 32), 2)
+IDS = spec("ids", "INT64", ("time", 32), minimum=0, maximum=9)
 
 
-def model(cell, *, inputs=(X,), outputs=(LAST,), state=((2,),), max_steps=None,
-          row_check="refuse", max_batch=8):  # fmt: skip
-    info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
-    call = CellModel(Recurrent(cell, state, max_steps), info)
-    info = call.info
-    return Model(info, call, checks=Checks(row_check=row_check))
+def model(cell, inputs=(X,), outputs=(LAST,), state=((2,),), max_steps=None, max_batch=8):
+    call = CellModel(Recurrent(cell, state, max_steps), info_of(inputs, outputs, max_batch=max_batch))
+    return Model(call.info, call, checks=Checks(row_check="refuse"))
 
 
 class Centred(Sum):

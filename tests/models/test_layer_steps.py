@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import info_of, spec
 from torch import nn
 
-from app.contract import Batching, ModelInfo, TensorSpec
 from app.models import packed_weights
 from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import CellModel
@@ -16,9 +16,9 @@ from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchS
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
-X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (30, 5))
-Y = TensorSpec("y", "FP32", (-1, 7), ("steps", ""), (30, 7))
-INFO = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=4))
+X = spec("x", "FP32", ("steps", 30), 5)
+Y = spec("y", "FP32", ("steps", 30), 7)
+INFO = info_of([X], [Y], max_batch=4)
 KINDS = {"lstm": (nn.LSTM, {}), "gru": (nn.GRU, {}), "tanh": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"})}
 WAYS = [(OneDnnSteps, "lstm"), (PackedGruSteps, "gru"), *((TorchSteps, kind) for kind in KINDS)]
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from specs import spec
+from specs import info_of, spec
 from torch import nn
 
-from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.contract import Model
 from app.models import Recurrent
 from app.models.checks.samples import example_row
 from app.models.compiled import Compiled, batches_of_size_one
@@ -25,8 +25,7 @@ META = torch.device("meta")  # a device that holds shapes and no values: what is
 
 
 def model_of(call, inputs=(), outputs=()):
-    inputs, outputs = inputs or (spec("x", "FP32", 4),), outputs or (spec("y", "FP32", 4),)
-    return Model(ModelInfo("m", "1", "test", inputs, outputs, Batching()), call)
+    return Model(info_of(inputs or [spec("x", "FP32", 4)], outputs or [spec("y", "FP32", 4)]), call)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -112,7 +111,7 @@ def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypat
     (replace(spec("low", "INT32", 2), minimum=0), True),
     (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
     (spec("pixels", "UINT8", 2), False), (spec("x", "FP32", 2), False),
-    (TensorSpec("lengths", "INT64", (), (), (), lengths_of="tokens"), False),  # no client can send it
+    (spec("lengths", "INT64", lengths_of="tokens"), False),  # no client can send it
 ])  # fmt: skip
 def test_indices_without_bounds_are_warned_of(caplog, one, warned):
     warn_of_indices(model_of(nn.Identity(), (one,)))
@@ -153,8 +152,8 @@ def test_tensors_of_any_origin_and_layout_are_one(graphs):
 
 @pytest.mark.parametrize(("max_batch", "sizes"), [(8, [1, 2]), (1, [1])])
 def test_rows_of_one_value_are_compiled_before_it_serves(max_batch, sizes, graphs):
-    inputs = (TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2)),)
-    info = ModelInfo("m", "1", "test", inputs, inputs, Batching(max_batch=max_batch))
+    inputs = (spec("x", "FP32", ("t", 32), 2),)
+    info = info_of(inputs, inputs, max_batch=max_batch)
     row = example_row(inputs)
     found = list(batches_of_size_one(Model(info, Compiled(nn.Identity())), row))
     assert [(one.lengths, size) for one, size in found] == [({"t": 1}, size) for size in sizes]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import specs
 
-from app.contract import UNBOUNDED, ModelInfo, TensorSpec
+from app.contract import UNBOUNDED
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.recurrent.recurrent import step_axis
@@ -87,14 +88,11 @@ class Finishes(Starts):
 
 
 def spec(name, *shape, datatype="FP32", bound=9):
-    axes = tuple(axis if isinstance(axis, str) else "" for axis in shape)
-    lengths = tuple(-1 if isinstance(axis, str) else axis for axis in shape)
-    return TensorSpec(name, datatype, lengths, axes, tuple(bound if length == -1 else length for length in lengths))
+    return specs.spec(name, datatype, *shape, bound=bound)
 
 
 def axis_of(inputs, outputs, cell=None, max_steps=None):
-    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs))
-    return step_axis(Recurrent(cell or Reads(), ((1,),), max_steps), info)
+    return step_axis(Recurrent(cell or Reads(), ((1,),), max_steps), specs.info_of(inputs, outputs))
 
 
 X, Y, W = spec("x", "time", 2), spec("y", 2), spec("w", 3)

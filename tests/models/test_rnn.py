@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import info_of, spec
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn import by_its_layer
@@ -21,9 +21,9 @@ from tests.tiers import repeatable
 from .folders import loaded, table, toml_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
-IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
-ONE = TensorSpec("y", "FP32", (CLASSES,), ("",), (CLASSES,))
-EVERY = TensorSpec("z", "FP32", (-1, CLASSES), ("tokens", ""), (12, CLASSES))
+IDS = spec("ids", "INT64", ("tokens", 12), minimum=0, maximum=WORDS - 1)
+ONE = spec("y", "FP32", CLASSES)
+EVERY = spec("z", "FP32", ("tokens", 12), CLASSES)
 KINDS = {
     "lstm": nn.LSTM,
     "gru": nn.GRU,
@@ -119,12 +119,8 @@ NETS = {
 }  # fmt: skip
 
 
-def info(outputs, inputs=(IDS,)):
-    return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(max_batch=4))
-
-
 def cells_of(net, outputs):
-    declared = info(outputs)
+    declared = info_of([IDS], outputs, max_batch=4)
     return CellModel(by_its_layer(net, declared), declared).eval()
 
 
@@ -144,10 +140,10 @@ def test_the_same_answers_as_the_plain_module(kind_of_net, kind, layers, batch_f
     with torch.inference_mode():
         got = model(ids, torch.tensor(lengths))
         for row, length in enumerate(lengths):
-            for spec, values, expected in zip(NETS[kind_of_net], got, plain(net, ids[row, :length]), strict=True):
-                answer = values[row, :length] if spec is EVERY else values[row]
+            for one, values, expected in zip(NETS[kind_of_net], got, plain(net, ids[row, :length]), strict=True):
+                answer = values[row, :length] if one is EVERY else values[row]
                 torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
-                assert spec is not EVERY or values.shape[1] == ids.shape[1]
+                assert one is not EVERY or values.shape[1] == ids.shape[1]
 
 
 # what cannot be taken apart
@@ -192,10 +188,10 @@ def with_layer(layer):
      r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
 ])  # fmt: skip
 def test_what_cannot_be_taken_apart(net, message):
-    lengths = TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
+    lengths = spec("n", "INT64", lengths_of="tokens")
     inputs = [IDS, lengths] if getattr(type(net), "forward", None) in (packed, packed_by_module) else [IDS]
     with pytest.raises(ConfigError, match=f"recurrent: {message}"):
-        by_its_layer(net, info([ONE], inputs))
+        by_its_layer(net, info_of(inputs, [ONE]))
 
 
 def test_a_part_that_changes_how_many_steps_there_are():

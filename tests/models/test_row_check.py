@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from specs import info_of, spec
 
-from app.contract import Batching, ModelInfo, SampleRow, TensorSpec
+from app.contract import SampleRow
 from app.models.checks.row_check import TOLERANCES, Cause
 from app.models.checks.samples import row_check_rows, stack
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
 
-X = TensorSpec("x", "FP32", (3,), ("",), (3,))
-SEQUENCE = TensorSpec("x", "FP32", (-1,), ("tokens",), (32,))
-Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
-SCALAR = TensorSpec("y", "FP32", (), (), ())
-LABEL = TensorSpec("label", "INT64", (), (), ())
+X = spec("x", "FP32", 3)
+SEQUENCE = spec("x", "FP32", ("tokens", 32))
+Y = spec("y", "FP32", 3)
+SCALAR = spec("y", "FP32")
+LABEL = spec("label", "INT64")
 
 
 def check(call, inputs=(X,), outputs=(Y,), precision="FP32", log=None, **batching):
     """`log` gets the sizes of the batches."""
-    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))
+    info = info_of(inputs, outputs, **batching)
 
     def run(rows, size):
         if log is not None:
@@ -44,8 +45,8 @@ def test_a_model_of_independent_rows_passes(most, expected):
     assert log == [1] * (4 if expected else 0) + expected
 
 
-ANOTHER = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
-GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
+ANOTHER = spec("y", "FP32", ("y.0", -1))
+GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
 
 
 @pytest.mark.parametrize(("call", "inputs", "outputs", "cause", "message"), [
@@ -71,7 +72,7 @@ def test_what_is_found(call, inputs, outputs, cause, message):
      ("FP32", 5e-5, 1e-3), ("FP16", 5e-3, 5e-2), ("BF16", 3e-2, 0.2),
 ])  # fmt: skip
 def test_rounding_is_tolerated_by_precision(precision, passes, fails):
-    outputs = [TensorSpec("y", "FP64", (3,), ("",), (3,))]
+    outputs = [spec("y", "FP64", 3)]
 
     def exact(size):
         return lambda x: np.array([1.0, 0, -20]) * np.ones((len(x), 1)) + size * 20 * (len(x) > 1)
@@ -81,7 +82,7 @@ def test_rounding_is_tolerated_by_precision(precision, passes, fails):
 
 
 def test_bfloat16_outputs_are_read_from_their_bits():
-    bits = TensorSpec("y", "BF16", (1,), ("",), (1,))
+    bits = spec("y", "BF16", 1)
 
     def call(x):
         return np.full((len(x), 1), 0x4000 if len(x) > 1 else 0x3F80, np.uint16)
@@ -112,7 +113,7 @@ def test_integers_are_equal_but_for_near_ties(precision, differ, passes):
 
 
 def test_a_single_sample_is_run_beside_copies_of_itself():
-    info = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=8))
+    info = info_of([X], [Y], max_batch=8)
     row = SampleRow((np.float32([1, 2, 3]),))
 
     def run(rows, size):

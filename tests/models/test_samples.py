@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import specs
 
-from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED, SampleRow
 from app.errors import ConfigError
 from app.models.checks.sample_files import read_samples
 from app.models.checks.samples import ROWS, made_up_rows, row_check_rows, short_lengths, stack
@@ -24,7 +24,7 @@ spec = partial(specs.spec, bound=128)
 
 
 def info(*inputs, **batching):
-    return ModelInfo("m", "1", "pytorch", inputs, (), Batching(**batching))
+    return specs.info_of(inputs, **batching)
 
 
 def made(*inputs, rows=4, seed=0):
@@ -111,8 +111,8 @@ def test_a_batch_has_the_inputs_that_the_server_makes():
 # Invariant: a file of samples gives rows that fit the inputs, or a ConfigError that names file, key and both sides.
 
 
-IDS = TensorSpec("ids", "INT32", (-1,), ("tokens",), (8,), minimum=0, maximum=99)
-MASK = TensorSpec("mask", "FP32", (-1,), ("tokens",), (8,))
+IDS = spec("ids", "INT32", ("tokens", 8), minimum=0, maximum=99)
+MASK = spec("mask", "FP32", ("tokens", 8))
 
 
 def tensor(name, datatype, shape, data):
@@ -147,11 +147,11 @@ def test_one_request_of_several_rows(tmp_path):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_datatype_in_both_formats(tmp_path, datatype):
-    spec = TensorSpec("x", datatype, (2,), ("",), (2,))
+    x = spec("x", datatype, 2)
     values = {"BYTES": ["a", "ö"], "BOOL": [True, False]}.get(datatype, [1, 2])
     expected = {"BYTES": [b"a", "ö".encode()], "BF16": [0x3F80, 0x4000]}.get(datatype, values)
-    (row,) = from_json(tmp_path, {"inputs": [tensor("x", datatype, [1, 2], values)]}, spec)
-    (other,) = from_npz(tmp_path, {"x": np.array([values])}, spec)
+    (row,) = from_json(tmp_path, {"inputs": [tensor("x", datatype, [1, 2], values)]}, x)
+    (other,) = from_npz(tmp_path, {"x": np.array([values])}, x)
     for array in (row.arrays[0], other.arrays[0]):
         assert (array.dtype, array.tolist()) == (DATATYPES[datatype], expected)
 
@@ -179,7 +179,7 @@ def test_a_wrong_request_names_the_key(tmp_path, body, message):
 def test_samples_have_what_clients_send(tmp_path):
     """Of any length where the axis has no bound; what the server makes is in no sample."""
     ids = replace(IDS, bounds=(UNBOUNDED,))
-    mask, n = replace(MASK, mask_of="ids"), TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
+    mask, n = replace(MASK, mask_of="ids"), spec("n", "INT64", lengths_of="tokens")
     (row,) = from_npz(tmp_path, {"ids": [[5] * 500]}, mask, ids, n)
     assert ([len(array) for array in row.arrays], row.lengths) == ([500], {"tokens": 500})
     with pytest.raises(ConfigError, match="expected the inputs ids, got 'mask'"):

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from specs import spec
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED
 from app.errors import ConfigError
 from app.models.base import copied, normalise, one_line, returned
 from app.models.description.config import model_info, read_config
@@ -68,7 +69,7 @@ def test_a_mask_has_the_axes_of_its_input(tmp_path):
 @pytest.mark.parametrize(("of", "shape", "bounds"), [("bare", "[-1, -1]", (9, 8)), ("image", '["h", "w"]', (64, 48))])
 def test_a_mask_may_have_the_variable_axes_of_its_input_alone(tmp_path, of, shape, bounds):
     made, *others = read(tmp_path, mask(of, shape=shape), BARE, IMAGE, SCORE).inputs
-    source = next(spec for spec in others if spec.name == of)
+    source = next(other for other in others if other.name == of)
     assert (made.mask_of, made.axes, made.bounds) == (of, tuple(filter(None, source.axes)), bounds)
     lengths = {axis: torch.tensor([1, 2]) for axis in made.axes}
     (given,) = with_server_inputs([made], [], lengths, dict.fromkeys(made.axes, 2))
@@ -117,10 +118,10 @@ def test_an_input_that_cannot_be_made_is_one_line(tmp_path, made, key, expected,
 def test_an_axis_without_max_shape_has_no_bound(tmp_path):
     audio = table("inputs", "audio", "FP32", "[-1, 80]")
     info = read(tmp_path, audio, FIXED, table("outputs", "y", "FP32", "[-1]"))
-    spec, fixed = info.inputs
-    assert (spec.axes, spec.bounds, spec.bounded, spec.count) == (("audio.0", ""), (UNBOUNDED, 80), False, 0)
+    free, fixed = info.inputs
+    assert (free.axes, free.bounds, free.bounded, free.count) == (("audio.0", ""), (UNBOUNDED, 80), False, 0)
     assert fixed.bounded
-    assert (spec.axes_shown(), replace(spec, bounds=(9, 80)).axes_shown()) == (["any", "80"], ["any <= 9", "80"])
+    assert (free.axes_shown(), replace(free, bounds=(9, 80)).axes_shown()) == (["any", "80"], ["any <= 9", "80"])
     assert (info.outputs[0].axes, info.outputs[0].bounds) == (("audio.0",), (UNBOUNDED,))
 
 
@@ -139,13 +140,9 @@ def test_an_outputs_free_axis_among_several_is_not_guessed(tmp_path):
 # Invariant: what passes `returned` and `copied` has the number, order, dtypes and shapes that were declared.
 
 
-Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
-Z = TensorSpec("z", "INT64", (), (), ())
-SEQUENCE = TensorSpec("s", "FP32", (-1, 2), ("tokens", ""), (8, 2))
-
-
-def info(*outputs):
-    return ModelInfo("m", "1", "pytorch", (), outputs)
+Y = spec("y", "FP32", 3)
+Z = spec("z", "INT64")
+SEQUENCE = spec("s", "FP32", ("tokens", 8), 2)
 
 
 class Named(NamedTuple):
@@ -186,7 +183,7 @@ def test_normalise_names_what_is_wrong(result, message):
 
 
 def test_a_list_of_texts_says_what_makes_an_array_of_it():
-    loud = TensorSpec("loud", "BYTES", (), (), ())
+    loud = spec("loud", "BYTES")
     with pytest.raises(ConfigError, match=r"'loud': expected an array of text \(numpy.array\(.*object\)\), got list$"):
         normalise((["a", "b"],), [loud])
 
@@ -203,24 +200,24 @@ def test_a_coroutine_or_a_generator_is_no_result():
     gc.collect()
 
 
-@pytest.mark.parametrize(("spec", "value", "message"), [
+@pytest.mark.parametrize(("declared", "value", "message"), [
     (Y, torch.ones(2, 4), r"output 'y': expected shape \[2, 3\], got \[2, 4\]"),
     (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
     (Y, torch.ones(2, 3, dtype=torch.float64), r"expected FP32 \(torch.float32\), got torch.float64"),
     (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
-    (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
-    (TensorSpec("t", "UINT16", (3,), ("",), (3,)), torch.ones(2, 3).bfloat16(), r"UINT16 .*, got torch.bfloat16$"),
+    (spec("t", "BYTES", 1), torch.ones(2, 1), "expected BYTES"),
+    (spec("t", "UINT16", 3), torch.ones(2, 3).bfloat16(), r"UINT16 .*, got torch.bfloat16$"),
     (Y, torch.ones(2, 3).to_sparse(), r"'y': .*, got torch.float32 of layout torch.sparse_coo: .*to_dense\(\)"),
     (Y, torch.ones(2, 3, device="meta"), "a Tensor on meta without values"),
     (Y, FakeTensorMode().from_tensor(torch.ones(2, 3)), "a FakeTensor on cpu without values"),
     (Y, torch.ones(2, 3).to(torch.complex64), r"got torch.complex64: return y.real"),
     (Y, torch.ones(2, 3).to(torch.float8_e4m3fn), r"got torch.float8_e4m3fn$"),
     (Y, torch.nested.nested_tensor([torch.ones(3)] * 2, layout=torch.jagged), "got .* where their number differs"),
-    (TensorSpec("t", "BYTES", (1,), ("",), (1,)), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
+    (spec("t", "BYTES", 1), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
 ])  # fmt: skip
-def test_a_wrong_output_is_named_with_both_sides(spec, value, message):
+def test_a_wrong_output_is_named_with_both_sides(declared, value, message):
     with pytest.raises(ConfigError, match=message):
-        copied(*returned(value, [spec], 2, {"tokens": 5}), spec, 2)
+        copied(*returned(value, [declared], 2, {"tokens": 5}), declared, 2)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from specs import info_of, spec
 
-from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
+from app.contract import Checks, Model
 from app.errors import ConfigError
 from app.models import Staged
 
@@ -69,17 +70,17 @@ def test_stages_that_do_not_fit_are_refused(tmp_path):
 # Rows must be independent at every boundary, and what is wrong says at which stage.
 
 
-X = TensorSpec("x", "FP32", (4,), ("",), (4,))
-SEQUENCE = TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2))
-MASK = TensorSpec("mask", "FP32", (-1,), ("t",), (32,), mask_of="x")
-Y = TensorSpec("y", "FP32", (4,), ("",), (4,))
-SUM = TensorSpec("y", "FP32", (), (), ())
+X = spec("x", "FP32", 4)
+SEQUENCE = spec("x", "FP32", ("t", 32), 2)
+MASK = spec("mask", "FP32", ("t", 32), mask_of="x")
+Y = spec("y", "FP32", 4)
+SUM = spec("y", "FP32")
 
 
-def model(*stages, inputs=(X,), outputs=(Y,), again=(), row_check="refuse", max_batch=8):
+def model(*stages, inputs=(X,), outputs=(Y,), again=()):
     staged = Staged(stages, again)
-    info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
-    return Model(info, staged, stages=staged.parts, checks=Checks(row_check=row_check))
+    info = info_of(inputs, outputs, max_batch=8)
+    return Model(info, staged, stages=staged.parts, checks=Checks(row_check="refuse"))
 
 
 def twice(x):

@@ -9,29 +9,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from specs import info_of, spec
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from app.contract import UNBOUNDED, Batching, Checks, Model, ModelInfo, SampleRow, TensorSpec
+from app.contract import UNBOUNDED, Checks, Model, SampleRow
 from app.errors import ConfigError
 from app.models.checks.row_check import TOLERANCES
 from app.models.checks.trial import Unfit, tolerance_of
 
 from .folders import try_out
 
-X = TensorSpec("x", "FP32", (3,), ("",), (3,))
-Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
-SEQUENCE = TensorSpec("x", "FP32", (-1, 4), ("tokens", ""), (40, 4))
-STATE = TensorSpec("y", "FP32", (5,), ("",), (5,))
-TEXT = TensorSpec("x", "BYTES", (1,), ("",), (1,))
-NUMBER = TensorSpec("y", "FP64", (1,), ("",), (1,))
+X = spec("x", "FP32", 3)
+Y = spec("y", "FP32", 3)
+SEQUENCE = spec("x", "FP32", ("tokens", 40), 4)
+STATE = spec("y", "FP32", 5)
+TEXT = spec("x", "BYTES", 1)
+NUMBER = spec("y", "FP64", 1)
 
 
-def model(call, inputs=(X,), outputs=(Y,), row_check="refuse", **options):
-    checks = Checks(tuple(options.pop("samples", ())), row_check)
-    read = (lambda given: None) if options.pop("takes_parameters", False) else None
-    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**{"max_batch": 8, **options}))
-    return Model(info, call, read_parameters=read, checks=checks)
+def model(call, inputs=(X,), outputs=(Y,), samples=(), takes_parameters=False, **batching):
+    read = (lambda given: None) if takes_parameters else None
+    info = info_of(inputs, outputs, **{"max_batch": 8, **batching})
+    return Model(info, call, read_parameters=read, checks=Checks(tuple(samples), "refuse"))
 
 
 class LastState(nn.Module):
@@ -86,7 +86,7 @@ def test_a_row_is_padded_to_full_length_where_that_takes_no_more_than_the_larges
 
 def test_a_batch_among_the_axes_is_what_a_message_begins_with():
     """`shape = [-1, 3]`, as other servers have it."""
-    x = TensorSpec("x", "FP32", (-1, 3), ("x.0", ""), (UNBOUNDED, 3))
+    x = spec("x", "FP32", ("x.0", UNBOUNDED), 3)
     advice = "input 'x': leave the batch out, shape = [3], if that is the -1 of [-1, 3]; "
     message = refused(nn.Softmax(dim=1), [x], [replace(x, name="y")])
     assert message.startswith(f"{advice}a row's answer depends on how far it is padded")
@@ -100,7 +100,7 @@ def test_batch_norm_in_training_mode():
     assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in message
     assert message.endswith("not for what another object holds"), "which is the cause, and not how it was exported"
     assert "call .eval() on the network" in message
-    image = TensorSpec("x", "FP32", (3, 4), ("", ""), (3, 4))
+    image = spec("x", "FP32", 3, 4)
     message = refused(nn.BatchNorm1d(3, track_running_stats=False), [image], [replace(image, name="y")])
     assert "depends on the other rows of its batch" in message
     assert "put BatchNorm in eval mode" in message
@@ -162,7 +162,7 @@ NO_FIT = "an empty batch raises it, too, so no row can fit: correct the model, o
 
 @pytest.mark.parametrize(("call", "inputs", "what", "hint"), [
     (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
-    (nn.Embedding(1, 3), [TensorSpec("x", "INT64", (), (), (), minimum=5, maximum=9)],
+    (nn.Embedding(1, 3), [spec("x", "INT64", minimum=5, maximum=9)],
      "IndexError: index out of range", INVALID),
     (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
 ])  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_model_that_raises_on_every_made_up_row_is_unfit(call, inputs, what, h
     assert f"; {hint}" in str(caught.value)
 
 
-SOUND = TensorSpec("x", "FP32", (-1,), ("samples",), (900,))
+SOUND = spec("x", "FP32", ("samples", 900))
 
 
 class Waves(nn.Conv1d):
@@ -184,7 +184,7 @@ class Waves(nn.Conv1d):
 
 
 def test_a_model_that_takes_long_rows_alone_is_tried_with_such():
-    mask = TensorSpec("mask", "FP32", (-1,), ("samples",), (900,), mask_of="x")
+    mask = spec("mask", "FP32", ("samples", 900), mask_of="x")
     assert try_out(model(Waves(1, 3, 400), [SOUND, mask])) == []
     found = (
         "a row's answer depends on how far it is padded: .* padded to length 900 .axis 'samples', its own length is 675"
@@ -213,7 +213,7 @@ def test_rows_need_not_come_in_the_order_of_their_lengths():
             assert mask is not None
             return self.gru(pack_padded_sequence(x, mask.sum(1), batch_first=True))[1][0]
 
-    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,), mask_of="x")
+    mask = spec("mask", "INT64", ("tokens", 40), mask_of="x")
     (warning,) = try_out(model(Sorted(), [SEQUENCE, mask], [STATE]))
     assert "`lengths` array must be sorted in decreasing order" in warning
 
