@@ -46,6 +46,12 @@ class FakeHost:
         await self._step("stop", served.info)
         self.running.discard(served)
 
+    def holding(self, *entries: str) -> list[asyncio.Event]:
+        """From now on these calls wait for their events."""
+        self.log.clear()
+        self.hold = {entry: asyncio.Event() for entry in entries}
+        return list(self.hold.values())
+
     async def until(self, entry: str) -> None:
         """Wait until the log has the entry."""
         async with self.reached:

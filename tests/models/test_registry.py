@@ -20,8 +20,8 @@ from .folders import TOML, write_model
 from .hosts import FakeHost
 
 
-@pytest_asyncio.fixture
-async def host():
+@pytest.fixture
+def host():
     return FakeHost()
 
 
@@ -74,7 +74,7 @@ async def test_names_that_no_file_system_takes_are_not_known(registry, name):
 
 async def test_before_and_while_loading_everything_is_pending(registry, host):
     assert len(pending(registry)) == 4
-    host.hold["start b 2"] = asyncio.Event()
+    (start,) = host.holding("start b 2")
     loading = asyncio.create_task(registry.load_all())
     await host.until("start b 2")
     assert registry.serving["a", None].info.name == "a"
@@ -82,7 +82,7 @@ async def test_before_and_while_loading_everything_is_pending(registry, host):
     with pytest.raises(NotReady, match="model 'b' version 10 is loading") as caught:
         registry.serving["b", None]
     assert caught.value.retry_after_s == 2
-    host.hold["start b 2"].set()
+    start.set()
     await loading
     assert pending(registry) == []
 
@@ -110,18 +110,16 @@ async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
 
 async def test_a_reload_leaves_no_gap(loaded, host):
     before = serial(loaded, "a")
-    host.hold["stop a 1"] = asyncio.Event()
-    host.hold["start a 1"] = asyncio.Event()
-    host.log.clear()
+    start, stop = host.holding("start a 1", "stop a 1")
     reload = asyncio.create_task(loaded.load("a"))
     await host.until("start a 1")
     assert serial(loaded, "a") == before
     assert states(loaded)["a", "1"] == "READY"
-    host.hold["start a 1"].set()
+    start.set()
     await host.until("stop a 1")
     assert serial(loaded, "a") > before
     assert not reload.done()
-    host.hold["stop a 1"].set()
+    stop.set()
     await reload
     assert host.log == ["start a 1", "stop a 1"]
 
@@ -148,16 +146,24 @@ async def test_an_untried_version_replaces_none_that_works_unless_allowed(loaded
     served = loaded.serving["b", None]
     assert (served.info.version, served.untried) == ("10", None)
     assert host.log.count(f"stop b {version}") == 1
-    assert [record.getMessage() for record in caplog.records if "no row fits" in record.getMessage()] == [
-        f"model b version {version}: {NO_ROW}"
-    ]
+    assert [told for told in caplog.messages if "no row fits" in told] == [f"model b version {version}: {NO_ROW}"]
     write_model(repo / "b" / version, f"allow_untried = true\n{TOML}")
     await loaded.load("b")
     assert states(loaded)["b", version] == "UNTRIED"
     assert loaded.serving["b", None].info.version == version
 
 
-async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_has_answered(registry, host, caplog):
+UNCHECKED = (
+    "whether its rows are independent is unchecked, as it raised on every made-up row; "
+    'give real rows: [warmup] file = "sample.json" in model.toml'
+)
+
+
+@pytest.mark.parametrize(("row_check", "then"), [("refuse", UNCHECKED), ("off", "")])
+async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_has_answered(
+    registry, host, repo, caplog, row_check, then
+):
+    write_model(repo / "a", f'row_check = "{row_check}"\n{TOML}')
     host.untried.add("a 1")
     await registry.load_all()
     assert registry.index()[0] == IndexEntry("a", "1", "UNTRIED", "no row fits", required=True)
@@ -166,21 +172,9 @@ async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_h
     await registry.load("a")
     assert serial(registry, "a") > before
     registry.serving["a", None].untried = None
-    unchecked = (
-        "whether its rows are independent is unchecked, as it raised on every made-up row; "
-        'give real rows: [warmup] file = "sample.json" in model.toml'
-    )
-    assert registry.index()[0] == IndexEntry("a", "1", "READY", unchecked, required=True)
+    assert registry.index()[0] == IndexEntry("a", "1", "READY", then, required=True)
     host.untried.clear()
     await registry.load("a")
-    assert registry.index()[0] == IndexEntry("a", "1", "READY", "", required=True)
-
-
-async def test_where_rows_are_not_to_be_compared_nothing_is_said_of_it(registry, host, repo):
-    write_model(repo / "a", f'row_check = "off"\n{TOML}')
-    host.untried.add("a 1")
-    await registry.load_all()
-    registry.serving["a", None].untried = None
     assert registry.index()[0] == IndexEntry("a", "1", "READY", "", required=True)
 
 
@@ -195,33 +189,32 @@ async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(load
     assert host.log.count("stop b 10") == 1
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-async def test_a_model_that_vanishes_serves_until_it_is_unloaded(registry, repo, loaded):
-    if loaded:
-        await registry.load_all()
+async def test_a_model_that_vanishes_serves_until_it_is_unloaded(loaded, repo):
     shutil.rmtree(repo / "a")
-    if loaded:
-        with pytest.raises(NotFound, match="model 'a' is no longer in the repository"):
-            await registry.load("a")
-        assert registry.serving["a", None]
-        await registry.unload("a")
-        with pytest.raises(NotReady):
-            registry.serving["a", None]
-        return
+    with pytest.raises(NotFound, match="model 'a' is no longer in the repository"):
+        await loaded.load("a")
+    assert loaded.serving["a", None]
+    await loaded.unload("a")
+    with pytest.raises(NotReady):
+        loaded.serving["a", None]
+
+
+async def test_a_model_that_vanishes_before_it_is_loaded(registry, repo):
+    shutil.rmtree(repo / "a")
     await registry.load_all()
     (entry,) = pending(registry)
     assert (entry.name, entry.state, entry.reason) == ("a", "UNAVAILABLE", "no longer in the repository")
 
 
 async def test_unload_drains_and_is_not_pending(loaded, host):
-    host.hold["stop b 1"] = asyncio.Event()
+    (stop,) = host.holding("stop b 1")
     unload = asyncio.create_task(loaded.unload("b"))
     await host.until("stop b 1")
     assert set(states(loaded).values()) == {"READY", "UNLOADING"}
     with pytest.raises(NotReady, match="model 'b' version 10 is unloading"):
         loaded.serving["b", None]
     assert loaded.versions("b") == []
-    host.hold["stop b 1"].set()
+    stop.set()
     await unload
     with pytest.raises(NotReady, match="model 'b' version 2 is unavailable: unloaded") as caught:
         loaded.serving["b", "2"]
@@ -235,12 +228,11 @@ async def test_unload_drains_and_is_not_pending(loaded, host):
 async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, monkeypatch):
     monkeypatch.setattr("app.models.registry._TURN_S", 0.0)
     await registry.load_all()
-    host.log.clear()
-    host.hold["start a 1"] = asyncio.Event()
+    (start,) = host.holding("start a 1")
     tasks = [asyncio.create_task(step) for step in (registry.load("a"), registry.unload("a"), registry.load("a"))]
     await host.until("start a 1")
     await registry.load("b")  # another model does not wait
-    host.hold["start a 1"].set()
+    start.set()
     await asyncio.gather(*tasks)
     assert [entry for entry in host.log if " a " in entry] == ["start a 1", "stop a 1", "stop a 1", "start a 1"]
     assert registry.serving["a", None]
@@ -248,14 +240,13 @@ async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, mo
 
 async def test_a_caller_that_goes_away_does_not_stop_the_change(loaded, host):
     before = serial(loaded, "a")
-    host.hold["start a 1"] = asyncio.Event()
+    (start,) = host.holding("start a 1")
     caller = asyncio.create_task(loaded.load("a"))
-    host.log.clear()
     await host.until("start a 1")
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    host.hold["start a 1"].set()
+    start.set()
     await host.until("stop a 1")
     await loaded.load("b")
     assert serial(loaded, "a") > before
@@ -266,14 +257,13 @@ async def test_a_stop_that_fails_fails_no_caller(loaded, host):
     await loaded.load("a")
     assert loaded.serving["a", None]
     host.fail.clear()
-    host.running.clear()
-    host.running.update(loaded.ready())
+    host.running = set(loaded.ready())
 
 
 async def test_close_cancels_loads_and_stops_all(host, repo):
     registry = Registry(host.start, host.stop, Repository(repo))
     await registry.load("a")
-    host.hold["start b 2"] = asyncio.Event()
+    host.holding("start b 2")
     loading = asyncio.create_task(registry.load_all())
     await host.until("start b 2")
     await registry.close()
@@ -287,19 +277,18 @@ async def test_close_cancels_loads_and_stops_all(host, repo):
 
 
 async def test_loads_take_turns_off_the_loop(host, repo):
-    seen, at_once = [], [0]
+    seen, busy = [], threading.Lock()
 
     def load(source):
-        at_once.append(at_once.pop() + 1)
-        seen.append((at_once[0], threading.current_thread().name.startswith("model-load")))
+        seen.append((busy.acquire(blocking=False), threading.current_thread().name.startswith("model-load")))
         info = model_info(read_config(source.folder), source, {"max_batch": 2})
-        at_once.append(at_once.pop() - 1)
+        busy.release()
         return Model(info, lambda x: x)
 
     async with Registry(host.start, host.stop, Repository(repo), load) as registry:
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.serving["a", None].info.batching.max_batch == 2
-    assert seen == [(1, True)] * 4
+    assert seen == [(True, True)] * 4
 
 
 async def test_reasons_can_be_shown_whatever_the_paths_are_made_of(host, tmp_path):
