@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 import tiny_decoders as tiny
 import torch
@@ -18,6 +17,7 @@ from app.models.tasks.text_readers import TOKENS, ReadingRules
 from app.models.tasks.writing import ConversationReader
 
 from .folders import loaded
+from .task_models import texts
 
 # Conversations are read as the tokenizer's own chat template has them, special tokens and all.
 
@@ -41,10 +41,8 @@ def reader(words):
     return ConversationReader(words, len(words), ReadingRules(24, tiny.PAD, prompt="never here"))
 
 
-def sent(*conversations):
-    values = np.empty(len(conversations), object)
-    values[:] = [json.dumps(one).encode() for one in conversations]
-    return [values]
+def sent(conversation):
+    return [texts([json.dumps(conversation)])]
 
 
 def test_the_template_writes_all_of_a_text(words, reader):
@@ -130,10 +128,7 @@ def slow(tmp_path, monkeypatch):
 def test_texts_are_those_of_generate(slow, tmp_path):
     model = loaded(tmp_path)
     assert isinstance(model.call, TextDecoder)
-    assert model.front is not None
-    array = np.empty(1, object)
-    array[0] = TEXT.encode()
-    (read,) = model.front.reader.read([[array]])
+    (read,) = model.front.reader.read([[texts([TEXT])]])
     asked = slow(TEXT, return_tensors="pt")
     assert read.arrays[0].tolist() == asked.input_ids.tolist()
     wanted = tiny.generated(tiny.model("marian"), asked.input_ids[0].tolist(), MOST)

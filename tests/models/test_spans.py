@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,15 +20,15 @@ from app.models.tasks.windows import InWindows, LongText
 
 from .task_models import answered, broken, opened, texts, tried
 
-TEXTS = [
-    "anna ran in paris , unhappy dogs sat",
-    "annas cats on mats. anna's mat",
-    "a zebra",
-    "",
-    "\u00fcber \u5317\u4eac anna",
-]
-SAVED = {"WordPiece": lambda folder: tiny.save_bert(folder, "TokenClassification", id2label=tiny.TAGS, seed=5),
-         "byte-level": tiny.save_byte_level}  # fmt: skip
+TEXTS = ["anna ran in paris , unhappy dogs sat", "annas cats on mats. anna's mat", "a zebra", "",
+         "\u00fcber \u5317\u4eac anna"]  # fmt: skip
+
+
+def save_tagger(folder, **config):
+    return tiny.save_bert(folder, "TokenClassification", id2label=tiny.TAGS, **config)
+
+
+SAVED = {"WordPiece": partial(save_tagger, seed=5), "byte-level": tiny.save_byte_level}
 
 
 def near(score):
@@ -54,9 +55,8 @@ def in_v2(model, parameters, text):
 def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
     original = SAVED[kind](tmp_path / "weights")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    pipeline = transformers.pipeline(
-        "token-classification", model=original, tokenizer=tokenizer, aggregation_strategy=strategy
-    )
+    options = {"tokenizer": tokenizer, "aggregation_strategy": strategy}
+    pipeline = transformers.pipeline("token-classification", model=original, **options)
     by_request = tried(tmp_path, "token-classification")
     by_file = opened(tmp_path, "token-classification", f'aggregation = "{strategy}"')
     for text in TEXTS:
@@ -78,7 +78,7 @@ def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
 
 
 def test_a_strategy_that_does_not_exist(tmp_path):
-    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    save_tagger(tmp_path / "weights")
     front = opened(tmp_path, "token-classification").front
     message = r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
     with pytest.raises(BadRequest, match=message):
@@ -88,13 +88,12 @@ def test_a_strategy_that_does_not_exist(tmp_path):
 
 
 def test_tokens_of_nan_are_in_no_entity(tmp_path):
-    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    save_tagger(tmp_path / "weights")
     model = opened(tmp_path, "token-classification")
     (read,) = model.front.reader.read([[texts(["anna ran"])]])
     outputs, _ = model.front.answers.answer([np.full((1, 4, 4), np.nan, np.float32)], read.note)
-    found = model.present(
-        {spec.name: array[0] for spec, array in zip(model.front.answers.outputs, outputs, strict=True)}
-    )
+    names = [spec.name for spec in model.front.answers.outputs]
+    found = model.present({name: array[0] for name, array in zip(names, outputs, strict=True)})
     assert found["entities"] == []
     assert [one["label"] for one in found["tokens"]] == ["O", "O"]
 
@@ -113,28 +112,28 @@ class Counting:
         return getattr(self._encoding, name)
 
 
-@pytest.mark.parametrize(
-    ("task", "head"), [("token-classification", "TokenClassification"), ("question-answering", "QuestionAnswering")]
-)
-def test_the_time_to_read_a_text_grows_as_it_does(tmp_path, task, head):
+@pytest.mark.parametrize(("task", "head", "labels", "first"), [
+    ("token-classification", "TokenClassification", tiny.TAGS, []),
+    ("question-answering", "QuestionAnswering", {0: "start", 1: "end"}, [["the cat"]]),
+])  # fmt: skip
+def test_the_time_to_read_a_text_grows_as_it_does(tmp_path, task, head, labels, first):
     """Not with its square: a text of 1 MiB kept a thread for hours."""
-    labels = tiny.TAGS if "token" in task else {0: "start", 1: "end"}
     tiny.save_bert(tmp_path / "weights", head, id2label=labels)
-    model = opened(tmp_path, task)
+    model, made = opened(tmp_path, task), Counter()
     reader = model.front.reader
-    encode, made = reader._encode, Counter[str]()
+    encode = reader._encode
     reader._encode = lambda *given, **named: [Counting(one, made) for one in encode(*given, **named)]
     counts = []
     for words in (40, 800):
         made.clear()
-        answered(model, *([["the cat"]] if "question" in task else []), ["a good day " * words])
+        answered(model, *first, ["a good day " * words])
         counts.append(dict(made))
     assert counts[0] == counts[1]
 
 
 def test_long_texts_are_bounded(tmp_path):
     """By characters before they are tokenized, and by what their outputs take: each is padded to the longest."""
-    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    save_tagger(tmp_path / "weights")
     reader = opened(tmp_path, "token-classification").front.reader
     short, long = ["a"] * 900, "a " * 6000
     for given, message in (
@@ -174,33 +173,35 @@ def softmax(values):
     return np.exp(values) / np.exp(values).sum(axis=0)
 
 
-def test_no_answer_is_an_empty_text_with_its_score(tmp_path):
+@pytest.fixture
+def sat(tmp_path):
+    """A context, and the encoding of it behind a question."""
+    context = "the cat sat"
+    return context, tiny.save_tokenizer(tmp_path).backend_tokenizer.encode("a dog", context)
+
+
+def test_no_answer_is_an_empty_text_with_its_score(sat):
     """Where CLS is likelier than the best answer, as models of SQuAD 2 say it; of several windows, in all of them."""
-    tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
-    window = tokenizer.encode("a dog", context)
+    context, window = sat
     logits = pointed(context, window, 4, 7, none=0.5)
     own = np.array([place == 0 or sequence == 1 for place, sequence in enumerate(window.sequence_ids)])
-    none = softmax(logits[own])[0].prod()
-    assert answer_of(SpanAnswers(2), context, window, logits) == ("", pytest.approx(none, rel=1e-5))
+    none, _, cat, *_ = softmax(logits[own]).prod(axis=1)
     forced = SpanAnswers(2, impossible=False)
-    text, score = answer_of(forced, context, window, logits)
-    assert (text, score) == ("cat", pytest.approx(softmax(logits[own])[2].prod(), rel=1e-5))
+    assert answer_of(SpanAnswers(2), context, window, logits) == ("", pytest.approx(none, rel=1e-5))
+    assert answer_of(forced, context, window, logits) == ("cat", pytest.approx(cat, rel=1e-5))
     for value, expected in ((True, ""), (False, "cat")):
         for answers in (SpanAnswers(2), forced):
             note = answers.with_parameters(in_one_window(context, window), {"handle_impossible_answer": value})
             assert answer_of(answers, context, window, logits, note)[0] == expected
     with pytest.raises(BadRequest, match=r"^parameters.handle_impossible_answer: expected true or false, got 'yes'"):
         forced.with_parameters(InWindows([]), {"handle_impossible_answer": "yes"})
-    sure = pointed(context, window, 4, 7)
-    both = np.stack([logits, sure])
+    both = np.stack([logits, pointed(context, window, 4, 7)])
     outputs, _ = SpanAnswers(2).answer([both], in_one_window(context, window, 2))
     assert outputs[0][0] == b"cat"
 
 
-def test_logits_of_nan_are_no_answer(tmp_path):
-    tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
-    window = tokenizer.encode("a dog", context)
-    text, score = answer_of(SpanAnswers(2), context, window, np.full((len(window), 2), np.nan, np.float32))
+def test_logits_of_nan_are_no_answer(sat):
+    text, score = answer_of(SpanAnswers(2), *sat, np.full((len(sat[1]), 2), np.nan, np.float32))
     assert (text, np.isnan(score)) == ("", True)
 
 
