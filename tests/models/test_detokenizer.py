@@ -6,7 +6,6 @@ import random
 from itertools import product
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tiny_decoders as tiny
 import transformers
@@ -19,7 +18,7 @@ from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
 from app.models.decoders.parameters import Defaults, Parameters
 from app.models.decoders.texts import Text
 
-from .folders import loaded
+from .task_models import opened, texts
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 
@@ -42,13 +41,9 @@ def llamas():
 
 def written(tokenizer, ids, **asked):
     """The whole text of these tokens, its pieces when streamed, and why it ended."""
-    texts = []
-    for _ in range(2):
-        parameters = Parameters.read(asked)
-        defaults = Defaults(frozenset({EOS}), False, {})
-        backend = tokenizer.backend_tokenizer
-        texts.append(Text(Detokenizer(tokenizer, backend), parameters, defaults, [5], len(ids), 1))
-    whole, streamed = texts
+    parameters, defaults = Parameters.read(asked), Defaults(frozenset({EOS}), False, {})
+    detokenizers = (Detokenizer(tokenizer, tokenizer.backend_tokenizer) for _ in range(2))
+    whole, streamed = (Text(one, parameters, defaults, [5], len(ids), 1) for one in detokenizers)
     pieces = []
     for token in ids:
         if not whole.reason:
@@ -124,33 +119,29 @@ def test_spaces_are_removed_as_transformers_does_it_in_streams_too():
 
 
 def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path):
-    made = tiny.model("llama")
+    made, words = tiny.model("llama"), llamas()
     made.resize_token_embeddings(300, mean_resizing=False)
     made.save_pretrained(tmp_path / "weights")
-    llamas().save_pretrained(tmp_path / "weights")
-    (tmp_path / "model.toml").write_text('source = "hf:weights"\ntask = "text-generation"\n')
-    front = loaded(tmp_path).front
-    assert front is not None
-    prompts = [np.array([text], object) for text in (b"ab", b"<s>ab", b"<s><s>ab")]
-    read = [one.arrays[0][0].tolist() for one in front.reader.read([[prompt] for prompt in prompts])]
-    assert [ids.count(BOS) for ids in read] == [1, 1, 2]
-    assert read[0] == llamas()("ab").input_ids
-    assert read[1] == llamas()("<s>ab", add_special_tokens=False).input_ids
+    words.save_pretrained(tmp_path / "weights")
+    front = opened(tmp_path, "text-generation").front
+
+    def read(*prompts, by=front, **options):
+        return [one.arrays[0][0].tolist() for one in by.reader.read([[texts([text])] for text in prompts], **options)]
+
+    one, given, double = read("ab", "<s>ab", "<s><s>ab")
+    assert (one, given) == (words("ab").input_ids, words("<s>ab", add_special_tokens=False).input_ids)
+    assert [ids.count(BOS) for ids in (one, given, double)] == [1, 1, 2]
     assert front.reader.cuts
     assert front.chat is None
-    (cut,) = front.reader.read([[np.array([b"<s>abcdef"], object)]], TextCut(4))
-    assert cut.arrays[0][0].tolist() == [
-        BOS,
-        *llamas()("abcdef").input_ids[-3:],
-    ]  # the end of a prompt is what a text continues
-    (whole,) = front.reader.read([[np.array([b"a" * 200], object)]], TextCut())
-    assert whole.lengths == {"tokens": tiny.POSITIONS // 2}  # which leaves room for a text
-    assert front.ids is not None
-    assert front.ids.reader.read([[np.array([b"[1, 7, 8]"], object)]])[0].arrays[0].tolist() == [[1, 7, 8]]
+    (cut,) = read("<s>abcdef", cut=TextCut(4))
+    assert cut == [BOS, *words("abcdef").input_ids[-3:]], "the end of a prompt is what a text continues"
+    (whole,) = read("a" * 200, cut=TextCut())
+    assert len(whole) == tiny.POSITIONS // 2, "which leaves room for a text"
+    assert read("[1, 7, 8]", by=front.ids) == [[1, 7, 8]]
     with pytest.raises(BadText, match=r"expected ids of 0 to 299, got 300"):
-        front.ids.reader.read([[np.array([b"[1, 300]"], object)]])
+        read("[1, 300]", by=front.ids)
     with pytest.raises(BadText, match=r"expected at most 95 tokens, as the model has 96 positions .*, got 97"):
-        front.reader.read([[np.array([b"a" * 95], object)]])
+        read("a" * 95)
 
 
 @pytest.mark.parametrize("stop", ["a", "ab", "aab", "abab"])
