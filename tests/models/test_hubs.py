@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import enum
-import json
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+import tiny_transformers as tiny
 import torch
 from torch import nn
 
 from app.models.sources import hubs
 
-from .folders import TOML, loaded, refused, table, toml_of, try_out, write_model
+from .folders import TOML, edit_json, loaded, refused, table, toml_of, try_out, write_model
 
 BERT = toml_of(
     *(table("inputs", name, "INT64", '["tokens"]', "max_shape = [16]") for name in ("attention_mask", "input_ids")),
@@ -25,22 +25,15 @@ BERT = toml_of(
 
 @pytest.fixture
 def bert(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    config = transformers.BertConfig(vocab_size=50, **sizes)
-    torch.manual_seed(0)
-    model = transformers.BertModel(config).eval()
     folder = write_model(tmp_path / "m", BERT, None)
-    model.save_pretrained(folder / "weights")
-    return folder, model
+    return folder, tiny.save_bert(folder / "weights", "")
 
 
 @pytest.mark.parametrize("as_tuples", [False, True])
 def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
     folder, original = bert
     if as_tuples:  # as the model was trained, or traced
-        config = folder / "weights" / "config.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"return_dict": False}))
+        edit_json(folder / "weights" / "config.json", return_dict=False)
     model = loaded(folder)
     assert try_out(model) == []
     assert not model.call.training
@@ -67,7 +60,7 @@ def test_a_folder_that_is_not_there_is_no_name_on_a_hub(tmp_path, name, task):
     assert refused(folder).endswith(f"source 'hf:{name}': {folder / name}: no such folder")
 
 
-# torchvision and timm: stand-ins with the same doors
+# torchvision: a stand-in with the same doors
 
 
 class Published(enum.Enum):
@@ -85,19 +78,15 @@ class Published(enum.Enum):
 
 @pytest.fixture
 def stubs(monkeypatch):
-    torchvision, models, timm = ModuleType("torchvision"), ModuleType("torchvision.models"), ModuleType("timm")
     made = []
 
     def make(name, **kwargs):
         made.append((name, kwargs))
         return nn.Linear(3, 3, bias=False)
 
-    torchvision.models = models
-    models.get_model = make
-    models.get_model_weights = lambda name: Published
-    timm.create_model = make
-    for module in (torchvision, models, timm):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    library = SimpleNamespace(get_model=make, get_model_weights=lambda name: Published)
+    for name in ("torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, name, library)
     return made
 
 
@@ -118,20 +107,13 @@ def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
     assert "kwargs.weights: expected one of ['V1'], got 'V9'" in refused(folder)
 
 
-class FindsNothing:
-    def find_spec(self, name, path=None, target=None):
-        return None
-
-
-@pytest.mark.parametrize(("source", "module"), [
-    ("torchvision:resnet50", "torchvision.models"),
-    ("timm:vit_tiny", "timm"), ("hf:some/model", "transformers"),
+@pytest.mark.parametrize(("source", "package"), [
+    ("torchvision:resnet50", "torchvision"), ("timm:vit_tiny", "timm"), ("hf:some/model", "transformers"),
 ])  # fmt: skip
-def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, module):
-    package = module.partition(".")[0]
+def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, package):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [FindsNothing()])
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=lambda *given: None)])
     wanted = f"{package} is not installed: pip install {package}, in the environment {sys.prefix}"
     assert wanted in refused(folder_with(tmp_path, source))
 

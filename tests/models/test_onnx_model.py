@@ -16,11 +16,13 @@ from app.models.repository import Repository
 from planner.commands.checked_models import describe
 
 from . import onnx_graphs
-from .folders import loaded, refused, try_out, write_model
+from .folders import loaded, refused, table, toml_of, try_out, write_model
 
 BARE = 'source = "model.onnx"\n'
-X = '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [3]\n'
-Y = '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [2]\n'
+
+
+def declared(*x):
+    return toml_of(table("inputs", *x), table("outputs", "y", "FP32", "[2]"), head=BARE)
 
 
 def folder_with(tmp_path, make=onnx_graphs.linear, toml=BARE, **options):
@@ -57,9 +59,9 @@ def test_inputs_and_outputs_come_from_the_graph(tmp_path):
 
 
 def test_variable_axes_keep_their_names(tmp_path):
-    toml = BARE + '[[inputs]]\nname = "values"\ndatatype = "FP32"\nshape = ["time"]\nmax_shape = [64]\n'
-    toml += '[[inputs]]\nname = "mask"\ndatatype = "FP32"\nshape = ["time"]\nmask = "values"\n'
-    for text in (BARE, toml):
+    values = table("inputs", "values", "FP32", '["time"]', "max_shape = [64]")
+    mask = table("inputs", "mask", "FP32", '["time"]', 'mask = "values"')
+    for text in (BARE, toml_of(values, mask, head=BARE)):
         model = opened(tmp_path, onnx_graphs.doubled, text)
         kept, total = model.info.outputs
         assert (kept.axes, total.axes) == (("time",), ())
@@ -83,9 +85,9 @@ def test_a_fixed_batch_says_how_to_export(tmp_path):
 
 
 @pytest.mark.parametrize(("toml", "message"), [
-    (BARE + X.replace('"x"', '"z"') + Y, "input 'z': expected one of the graph's inputs ('x')"),
-    (BARE + X.replace("FP32", "FP64") + Y, "input 'x': the graph has FP32, model.toml says FP64"),
-    (BARE + X.replace("[3]", "[4]") + Y, "without the batch, [batch, 3], model.toml has [4]"),
+    (declared("z", "FP32", "[3]"), "input 'z': expected one of the graph's inputs ('x')"),
+    (declared("x", "FP64", "[3]"), "input 'x': the graph has FP32, model.toml says FP64"),
+    (declared("x", "FP32", "[4]"), "without the batch, [batch, 3], model.toml has [4]"),
     ("kwargs = { threads = 0 }\n" + BARE, "kwargs.threads: expected a number of threads, at least 1, got 0"),
     ('weights = "w.pt"\n' + BARE, "weights need a source that returns an nn.Module, got OnnxModel"),
 ])  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +13,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn import by_its_layer
-from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
 
 from .folders import loaded, table, toml_of, try_out, write_model
@@ -149,13 +146,13 @@ def test_the_same_answers_as_the_plain_module(kind_of_net, kind, layers, batch_f
 # what cannot be taken apart
 
 
-def packed(self, ids, lengths):
-    packed = pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
+def packed(self, ids):
+    packed = pack_padded_sequence(self.embedding(ids), (ids > 0).sum(1), batch_first=True, enforce_sorted=False)
     return self.head(pad_packed_sequence(self.layer(packed)[0])[0])
 
 
-def packed_by_module(self, ids, lengths):
-    packed = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), lengths.cpu(), batch_first=True)
+def packed_by_module(self, ids):
+    packed = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), (ids > 0).sum(1).cpu(), batch_first=True)
     return self.head(self.layer(packed)[1][-1])
 
 
@@ -175,9 +172,8 @@ def with_layer(layer):
     (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
     (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
      "expected a layer of one direction, got 'layer' with bidirectional=True"),
-    (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
-    (net_of(packed_by_module),
-     "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
+    *((net_of(forward), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence")
+      for forward in (packed, packed_by_module)),
     (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
      "expected a module that calls 'layer' once, got 2 calls"),
     (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
@@ -188,38 +184,14 @@ def with_layer(layer):
      r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
 ])  # fmt: skip
 def test_what_cannot_be_taken_apart(net, message):
-    lengths = spec("n", "INT64", lengths_of="tokens")
-    inputs = [IDS, lengths] if getattr(type(net), "forward", None) in (packed, packed_by_module) else [IDS]
     with pytest.raises(ConfigError, match=f"recurrent: {message}"):
-        by_its_layer(net, info_of(inputs, [ONE]))
+        by_its_layer(net, info_of([IDS], [ONE]))
 
 
 def test_a_part_that_changes_how_many_steps_there_are():
     model = cells_of(net_of(lambda self, ids: self.head(self.layer(self.embedding(ids)[:, ::2])[1][-1])), [ONE])
     with pytest.raises(ConfigError, match="expected as many steps as the inputs are long, 5, got 3"):
         model(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 4]))
-
-
-class RunsAnother(LastState):
-    """While its forward is traced, another thread runs `other`, as a worker does that serves it meanwhile."""
-
-    def __init__(self, other):
-        super().__init__()
-        self.other = [other]  # in a list: no part of this module
-
-    def forward(self, ids):
-        self.embedding(ids)  # whatever tracing replaces is replaced by now
-        with ThreadPoolExecutor(1) as thread:
-            self.given = thread.submit(self.other[0], torch.tensor([[1, 2]])).result()
-        return super().forward(ids)
-
-
-def test_models_that_are_served_run_while_one_is_traced():
-    other = LastState("lstm")
-    net = RunsAnother(other)
-    with torch.no_grad():
-        cut(net, 1)
-        assert torch.allclose(net.given, other(torch.tensor([[1, 2]])))
 
 
 # from model.toml

@@ -160,20 +160,32 @@ def beside_mask(datatype, shape, data):
     return {"inputs": [tensor("ids", datatype, shape, data), tensor("mask", "FP32", [1, 1], [1])]}
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ("{", "expected a readable .json file"),
-    ("[]", r"expected a V2 request body or a list of them, got \[\]"),
-    ({"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
-    ({"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
-    (beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
-    (beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
-    (beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
-    (beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
+def ids_and_mask(ids, mask):
+    return {"ids": ids, "mask": mask}
+
+
+@pytest.mark.parametrize(("read", "content", "message"), [
+    (from_json, "{", "expected a readable .json file"),
+    (from_json, "[]", r"expected a V2 request body or a list of them, got \[\]"),
+    (from_json, {"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
+    (from_json, {"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
+    (from_json, beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
+    (from_json, beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
+    (from_json, beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
+    (from_json, beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
+    (from_npz, {}, "expected the inputs ids, mask, got none of 'ids'"),
+    (from_npz, {"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
+    (from_npz, ids_and_mask([[1]], [[1], [2]]), "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
+    (from_npz, ids_and_mask([[1] * 9], [[1] * 9]), r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
+    (from_npz, ids_and_mask([[1, 2]], [[1]]), "mask: axis 'tokens' has length 1 here, but 2 in an input"),
+    (from_npz, ids_and_mask([[1.5]], [[1]]), "ids: expected values that fit INT32, got dtype float64"),
+    (from_npz, ids_and_mask([[100]], [[1]]), "'ids': expected values from 0 to 99, got 100"),
+    (from_npz, ids_and_mask(np.array([[{}]], object), [[1]]), "expected a readable .npz file: Object arrays"),
 ])  # fmt: skip
-def test_a_wrong_request_names_the_key(tmp_path, body, message):
+def test_wrong_samples_name_the_file_and_the_key(tmp_path, read, content, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        from_json(tmp_path, body, IDS, MASK)
-    assert str(caught.value).startswith(f"{tmp_path / 'sample.json'}: ")
+        read(tmp_path, content, IDS, MASK)
+    assert str(caught.value).startswith(f"{tmp_path / 'sample.'}")
 
 
 def test_samples_have_what_clients_send(tmp_path):
@@ -183,26 +195,10 @@ def test_samples_have_what_clients_send(tmp_path):
     (row,) = from_npz(tmp_path, {"ids": [[5] * 500]}, mask, ids, n)
     assert ([len(array) for array in row.arrays], row.lengths) == ([500], {"tokens": 500})
     with pytest.raises(ConfigError, match="expected the inputs ids, got 'mask'"):
-        from_npz(tmp_path, {"ids": [[5]], "mask": [[1]]}, mask, ids, n)
+        from_npz(tmp_path, ids_and_mask([[5]], [[1]]), mask, ids, n)
     body = {"inputs": [tensor("ids", "INT32", [1, 1], [5]), tensor("n", "INT64", [1], [1])]}
     with pytest.raises(ConfigError, match="inputs: expected the inputs ids, got 'n'"):
         from_json(tmp_path, body, mask, ids, n)
-
-
-@pytest.mark.parametrize(("arrays", "message"), [
-    ({}, "expected the inputs ids, mask, got none of 'ids'"),
-    ({"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
-    ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
-    ({"ids": [[1] * 9], "mask": [[1] * 9]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
-    ({"ids": [[1, 2]], "mask": [[1]]}, "mask: axis 'tokens' has length 1 here, but 2 in an input"),
-    ({"ids": [[1.5]], "mask": [[1]]}, "ids: expected values that fit INT32, got dtype float64"),
-    ({"ids": [[100]], "mask": [[1]]}, "'ids': expected values from 0 to 99, got 100"),
-    ({"ids": np.array([[{}]], object), "mask": [[1]]}, "expected a readable .npz file: Object arrays"),
-])  # fmt: skip
-def test_wrong_arrays_name_the_input(tmp_path, arrays, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        from_npz(tmp_path, arrays, IDS, MASK)
-    assert str(caught.value).startswith(f"{tmp_path / 'sample.npz'}: ")
 
 
 # model.toml

@@ -19,6 +19,7 @@ from app.models.loading import load
 from app.models.repository import SETS, Repository
 
 from .folders import try_out
+from .task_models import texts
 
 # Invariant: the benchmark models are the same in every process, leave the random state alone, and know no padding.
 
@@ -33,8 +34,6 @@ def shipped(name):
 
 @pytest.mark.parametrize("name", ["echo", "mlp", "encoder", "resnet18"])
 def test_they_pass_the_check(name):
-    if name in ("encoder", "resnet18"):
-        pytest.importorskip("transformers")
     assert try_out(shipped(name)) == []
 
 
@@ -52,20 +51,16 @@ def test_lstm_is_the_one_declared_and_answers_as_the_plain_module():
 
 
 def test_writer_knows_its_lines():
-    pytest.importorskip("transformers")
     model = shipped("writer")
-    (read,) = model.front.reader.read([[np.array([b"A flock of", b"The ferry"], object)]])
+    (read,) = model.front.reader.read([[texts(["A flock of", "The ferry"])]])
+    mask = torch.arange(read.lengths["tokens"]) < torch.tensor(read.own_lengths["tokens"])[:, None]
     with torch.inference_mode():
-        text, reason, *_ = model.call(*map(torch.from_numpy, read.arrays), mask_of(read), parameters=[{}, {}])
+        text, reason, *_ = model.call(*map(torch.from_numpy, read.arrays), mask, parameters=[{}, {}])
     assert [one.decode() for one in text] == [
         " starlings in the evening is called a murmuration.",
         " would be quicker if it did not wait, and cheaper if it waited longer.",
     ]
     assert reason.tolist() == [b"stop", b"stop"]
-
-
-def mask_of(read):
-    return torch.arange(read.lengths["tokens"]) < torch.tensor(read.own_lengths["tokens"])[:, None]
 
 
 # Invariant: any body decodes to a grid of the training data's kind or raises a leaf a caller can see; the samples come
