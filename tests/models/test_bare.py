@@ -38,8 +38,8 @@ def places(tmp_path, monkeypatch):
     Path("graphs").mkdir()
     onnx_graphs.doubled(tmp_path / "graphs" / "graph.onnx")
     torch.jit.script(nn.Linear(4, 2).eval()).save("net.pt")
-    write_model(tmp_path / "code", "", "from torch import nn\ndef build():\n    return nn.Linear(4, 2)\n")
-    (tmp_path / "code" / "model.toml").unlink()
+    (tmp_path / "code").mkdir()
+    Path("code/model.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(4, 2)\n")
     return tmp_path
 
 
@@ -54,9 +54,8 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         assert found == name
         model = load(source)
         assert try_out(model) == []
-        assert [
-            spec.name for spec in (model.front.client_info(model.info) if model.front else model.info).inputs
-        ] == inputs
+        seen = model.front.client_info(model.info) if model.front else model.info
+        assert [spec.name for spec in seen.inputs] == inputs
     with with_model_toml("demo", [f"other={place}"]) as changed:
         assert list(changed) == ["model"]
         assert list(Repository(None, changed["model"]).scan()) == ["other"]
@@ -86,10 +85,7 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
 
 def test_it_is_opened_once_to_look_at_it(tmp_path):
     built = tmp_path / "built"
-    built.touch()
-    code = f"from pathlib import Path\nfrom torch import nn\nbuilt = Path({str(built)!r})\ndef build():\n"
-    code += "    built.write_text(built.read_text() + 'once')\n    return nn.Linear(4, 2)\n"
-    write_model(tmp_path / "code", "", code)
-    (tmp_path / "code" / "model.toml").unlink()
-    with with_model_toml(str(tmp_path / "code"), []):
+    code = f"def build():\n    with open({str(built)!r}, 'a') as file:\n        file.write('once')\n"
+    (tmp_path / "model.py").write_text(f"from torch import nn\n{code}    return nn.Linear(4, 2)\n")
+    with with_model_toml(str(tmp_path), []):
         assert built.read_text() == "once"

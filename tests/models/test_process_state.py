@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from app.engine.cpu.device import CpuDevice
-from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.engine.profiling.warmup import warm_up
 from app.models.checks.calling import on_thread
@@ -65,6 +64,12 @@ def write(tmp_path, code):
     return source_of(write_model(tmp_path / "bad", TOML + "[batching]\nmax_batch = 2\n", IMPORTS + code), "bad")
 
 
+def opened(tmp_path, code):
+    """A device, and its executor of this model."""
+    device = CpuDevice((2,), 1, 1)
+    return device, device.open(load(write(tmp_path, code)), 8)
+
+
 @pytest.mark.parametrize(("change", "said"), CHANGES.items(), ids=CHANGES)
 @pytest.mark.parametrize("code", ["{}\ndef build():\n    return abs\n", "def build():\n    {}\n    return abs\n"])
 def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
@@ -75,9 +80,7 @@ def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
 
 @pytest.mark.parametrize(("change", "said"), (CHANGES | SEEDS).items(), ids=CHANGES | SEEDS)
 def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said):
-    model = load(write(tmp_path, CALL.format(change, "x")))
-    device = CpuDevice((2,), 1, 1)
-    executor = on_thread("warm-up", device.open, model, 8)
+    device, executor = on_thread("warm-up", opened, tmp_path, CALL.format(change, "x"))
     before = ProcessState(OF_BATCHES)
     on_thread("warm-up", warm_up, device, executor)
     assert f"model bad: a batch set {said}" in caplog.text
@@ -100,9 +103,8 @@ def run_one(executor):
 def test_what_torchs_compiler_sets_is_no_models_doing(tmp_path, caplog):
     before = sys.getrecursionlimit()
     try:
-        model = load(write(tmp_path, "sys.setrecursionlimit(2000)\n" + CALL.format("sys.setrecursionlimit(2000)", "x")))
-        device = CpuDevice((2,), 1, 1)
-        executor = device.open(model, 8)
+        sets = "sys.setrecursionlimit(2000)"
+        device, executor = opened(tmp_path, f"{sets}\n{CALL.format(sets, 'x')}")
         warm_up(device, executor)
     finally:
         sys.setrecursionlimit(before)
@@ -112,9 +114,7 @@ def test_what_torchs_compiler_sets_is_no_models_doing(tmp_path, caplog):
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
     drawn = "x + 0 * (random.random() + np.random.rand() + torch.rand(1))"
-    model = load(write(tmp_path, CALL.format("pass", drawn)))
-    device = CpuDevice((2,), 1, 1)
-    executor = device.open(model, 8)
+    device, executor = opened(tmp_path, CALL.format("pass", drawn))
     warm_up(device, executor)
     assert executor.unruly == ()
     assert "set" not in caplog.text
@@ -122,18 +122,14 @@ def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
 
 def test_what_made_a_batch_fail_is_put_back(tmp_path, caplog):
     """Its model need not be the one that has set it: `bad` sets it for some rows alone."""
-    model = load(write(tmp_path, CALL.format("assert torch.get_default_dtype() is torch.float32", "x")))
-    reported: list[Completion] = []
-    threads = torch.get_num_threads()
-    device = CpuDevice((2,), 1, 1)
-    executor = device.open(model, 8)
+    device, executor = opened(tmp_path, CALL.format("assert torch.get_default_dtype() is torch.float32", "x"))
+    reported, threads = [], torch.get_num_threads()
     come = threading.Semaphore(0)
     device.start(lambda completion: (reported.append(completion), come.release()))
     try:
-        device.push(0, Job(1, executor, [0], 1), Stop())
-        come.acquire()
-        torch.set_default_dtype(torch.float64)
-        for unit in (2, 3):
+        for unit in (1, 2, 3):
+            if unit == 2:
+                torch.set_default_dtype(torch.float64)
             device.push(0, Job(unit, executor, [0], 1), Stop())
             come.acquire()
     finally:

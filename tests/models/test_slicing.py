@@ -13,31 +13,26 @@ CODE = """
 import torch
 from torch import nn
 
-class Block(nn.Module):
+class Block(nn.Sequential):
     def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 2 * width)
-        self.down = nn.Linear(2 * width, width)
+        super().__init__(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
     def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
+        return x + super().forward(x)
 
 class Net(nn.Module):
-    def __init__(self, width=8, blocks=4):
+    def __init__(self):
         super().__init__()
-        self.stem = nn.Linear(3, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-        self.head = nn.Linear(width, 3)
-        self.unused = nn.Linear(2, 2)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(4))
+        self.stem, self.head, self.unused = nn.Linear(3, 8), nn.Linear(8, 3), nn.Linear(2, 2)
     def forward(self, x):
         x = self.stem(x)
         for block in self.blocks:
             x = block(x)
         return self.head(x)
 
-def build(**kwargs):
+def build():
     torch.manual_seed(0)
-    return Net(**kwargs)
+    return Net()
 """
 TOML = """
 source = "model.py:build"
@@ -73,8 +68,7 @@ def test_cuts_after_submodules(tmp_path):
     assert len(model.stages) == 3
     for size in (1, 2, 5, 33):
         assert_same(model, torch.randn(size, 3))
-    shapes = [value.shape for value in torch.nn.Module.parameters(model.stages.calls[0])]
-    assert shapes == [(8, 3), (8,)]
+    assert [value.shape for value in model.stages.calls[0].parameters()] == [(8, 3), (8,)]
     assert try_out(model) == []
 
 
@@ -126,18 +120,15 @@ def test_what_cannot_be_cut(tmp_path, code, toml, message):
 
 
 def test_a_cut_before_the_first_weight_is_refused(tmp_path):
-    code = CODE.replace("        x = self.stem(x)", "        x = self.scaled(x)\n        x = self.stem(x)").replace(
-        "self.unused", "self.scaled = nn.ReLU()\n        self.unused"
-    )
+    code = CODE.replace("x = self.stem(x)", "x = self.stem(self.scaled(x))")
+    code = code.replace("        super().__init__()\n", "        super().__init__()\n        self.scaled = nn.ReLU()\n")
     text = refused(folder_with(tmp_path, 'cuts = ["scaled"]', code))
     assert "got 'scaled': all that comes before it follows from the inputs without" in text
 
 
 def test_a_model_that_raises_on_made_up_rows_is_sliced_and_not_compared(tmp_path, caplog):
-    code = CODE.replace(
-        "        x = self.stem(x)",
-        "        if not torch.compiler.is_compiling(): raise ValueError('no such id')\n        x = self.stem(x)",
-    )
+    raises = "        if not torch.compiler.is_compiling(): raise ValueError('no such id')\n"
+    code = CODE.replace("        x = self.stem(x)", f"{raises}        x = self.stem(x)")
     model = cut(tmp_path, "stages = 2", code)
     assert len(model.stages) == 2
     assert "not compared with the whole, which raises on made-up rows: ValueError: no such id" in caplog.text
@@ -162,7 +153,6 @@ class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(10, 8)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
         self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(2))
         self.sequence_first = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=False)
     def forward(self, ids, mask):
