@@ -76,6 +76,13 @@ def forward(model: Any, folder: Path, *text: str) -> Any:
         return model(**tokenizer(*text, return_tensors="pt"))
 
 
+def pipeline_of(model: Any, folder: Path, task: str, **options: Any) -> Any:
+    """transformers' pipeline of this model."""
+    return transformers.pipeline(
+        task, model=model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder), **options
+    )
+
+
 def vector_of(model: Any, folder: Path, text: str) -> Any:
     """The mean of the last hidden states of one text."""
     return forward(model, folder, text).last_hidden_state[0].mean(dim=0)

@@ -93,12 +93,6 @@ def test_what_is_made_where_it_is_used_works_in_both(tmp_path):
     assert check(folder)[0].error == served(folder) == ""
 
 
-def test_an_error_of_the_models_own_does_not_point_at_shapes(tmp_path):
-    code = "def call(x):\n    return x.nothing\n" + BUILD
-    (checked,) = check(write_model(tmp_path / "m", TOML, code))
-    assert "no row can fit: correct the model, or the inputs in model.toml: x FP32 [3]" in checked.error
-
-
 @pytest.mark.parametrize(("raises", "shapes"), [
     (lambda x: torch.nn.Linear(4, 3)(x), True),
     (lambda x: torch.nn.Conv2d(3, 4, 3)(x), True),

@@ -83,7 +83,11 @@ def test_a_model_that_no_row_can_fit_is_an_error_unless_it_may_be_untried(tmp_pa
     write_model(tmp_path / "raises", toml, NO_ROW_FITS)
     (result,) = check(str(tmp_path))
     assert (not result.error) is ok
-    assert "model.py:2 in <lambda>; an empty batch raises it, too" in (result.warnings[0] if ok else result.error)
+    told = result.warnings[0] if ok else result.error
+    assert (
+        "model.py:2 in <lambda>; an empty batch raises it, too, so no row can fit: correct the model, or the " in told
+    )
+    assert "inputs in model.toml: x FP32 [3]" in told, "it is not about shapes"
     assert "    return lambda x: x.missing\n" in result.trace
 
 

@@ -183,7 +183,7 @@ TIMES = ("FP32", ["time"])
 def test_files_are_copied_and_looked_at(tmp_path, name, inputs, outputs):
     files(tmp_path / "in")
     made = fit(tmp_path / "m", tmp_path / "in" / name)
-    assert name in made.files
+    assert set(made.files) == {name, "model.toml", "request.json"}
     assert tensors(made) == (inputs, outputs)
 
 

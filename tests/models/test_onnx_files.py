@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
@@ -98,8 +97,3 @@ def test_what_is_no_graph_is_refused(tmp_path, content):
     (tmp_path / "net.onnx").write_bytes(content)
     with pytest.raises(ConfigError, match=r"net\.onnx: expected an ONNX graph: "):
         external_files(tmp_path / "net.onnx")
-
-
-def test_a_graph_of_plain_weights_has_no_other_files(tmp_path):
-    assert external_files(onnx_graphs.linear(tmp_path / "net.onnx")) == []
-    assert onnx.load(tmp_path / "net.onnx").graph.initializer

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny_transformers as tiny
 import torch
-import transformers
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import BPE
 
@@ -18,7 +17,7 @@ from app.models.tasks.questions import SpanAnswers
 from app.models.tasks.task_specs import AGGREGATIONS
 from app.models.tasks.windows import InWindows, LongText
 
-from .task_models import answered, broken, opened, texts, tried
+from .task_models import answered, broken, opened, pipeline_of, texts, tried
 
 TEXTS = ["anna ran in paris , unhappy dogs sat", "annas cats on mats. anna's mat", "a zebra", "",
          "\u00fcber \u5317\u4eac anna"]  # fmt: skip
@@ -54,9 +53,7 @@ def in_v2(model, parameters, text):
 @pytest.mark.parametrize("strategy", AGGREGATIONS)
 def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
     original = SAVED[kind](tmp_path / "weights")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    options = {"tokenizer": tokenizer, "aggregation_strategy": strategy}
-    pipeline = transformers.pipeline("token-classification", model=original, **options)
+    pipeline = pipeline_of(original, tmp_path / "weights", "token-classification", aggregation_strategy=strategy)
     by_request = tried(tmp_path, "token-classification")
     by_file = opened(tmp_path, "token-classification", f'aggregation = "{strategy}"')
     for text in TEXTS:

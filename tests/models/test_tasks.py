@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,46 +14,53 @@ from PIL import Image
 
 from app.errors import BadRequest, TooLarge
 
-from .folders import edit_json, try_out
+from .folders import edit_json
 from .task_models import answered, broken, forward, opened, texts, tried
 
 TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "", "a good day , anna ."]
 
 
-def scores_of(found: dict[str, Any]) -> dict[str, float]:
+def scores_of(found):
     return {each["label"]: float(each["score"]) for each in found["top"]}
 
 
-def labelled(original: Any, scores: torch.Tensor) -> Any:
-    return pytest.approx(dict(zip(original.config.id2label.values(), scores.tolist(), strict=True)), rel=1e-4)
+LETTERS = ["a b c", "a b c d e f g a a", "d"]
 
 
-def test_text_classification_answers_as_transformers_does(tmp_path):
-    original = tiny.save_bert(tmp_path / "weights")
-    model = tried(tmp_path, "text-classification")
-    for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
+@pytest.mark.parametrize(("save", "rows"), [
+    (tiny.save_bert, TEXTS), (tiny.save_roberta, LETTERS), (tiny.save_gpt2, LETTERS),
+])  # fmt: skip
+def test_text_classification_answers_as_transformers_does(tmp_path, save, rows):
+    original = save(tmp_path / "weights")
+    model, labels = tried(tmp_path, "text-classification"), original.config.id2label
+    assert model.info.inputs[0].bounds == (tiny.MOST,)
+    for text, found in zip(rows, answered(model, rows), strict=True):
         expected = forward(original, tmp_path / "weights", text).logits.softmax(-1)[0]
-        assert scores_of(found) == labelled(original, expected)
-        assert found["label"] == original.config.id2label[int(expected.argmax())] == found["top"][0]["label"]
+        assert scores_of(found) == pytest.approx(dict(zip(labels.values(), expected.tolist(), strict=True)), rel=1e-4)
+        assert found["label"] == labels[int(expected.argmax())] == found["top"][0]["label"]
+
+
+def test_what_clients_see_of_text_classification(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    model = opened(tmp_path, "text-classification")
     assert [spec.name for spec in model.info.inputs] == ["input_ids", "token_type_ids", "attention_mask"]
     seen = model.front.client_info(model.info)
-    assert [(spec.name, spec.datatype, spec.shape) for spec in (*seen.inputs, *seen.outputs)] == [
-        ("text", "BYTES", ()), ("labels", "BYTES", (3,)), ("scores", "FP32", (3,)),
-    ]  # fmt: skip
+    tensors = [(spec.name, spec.datatype, spec.shape) for spec in (*seen.inputs, *seen.outputs)]
+    assert tensors == [("text", "BYTES", ()), ("labels", "BYTES", (3,)), ("scores", "FP32", (3,))]
 
 
 def test_weights_in_bf16_compute_in_float32(tmp_path):
     """As BF16 few models of images take what image processors make, and answers depend on the size of a batch."""
     tiny.save_resnet(tmp_path / "weights").bfloat16().save_pretrained(tmp_path / "weights")
-    network: Any = tried(tmp_path, "image-classification").call
+    network = tried(tmp_path, "image-classification").call
     assert {weight.dtype for weight in network.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
-    ("problem", "function"), [("multi_label_classification", torch.sigmoid), ("regression", torch.clone)]
+    ("kind", "function"), [("multi_label_classification", torch.sigmoid), ("regression", torch.clone)]
 )
-def test_scores_follow_the_kind_of_problem(tmp_path, problem, function):
-    original = tiny.save_bert(tmp_path / "weights", problem_type=problem)
+def test_scores_follow_the_kind_of_problem(tmp_path, kind, function):
+    original = tiny.save_bert(tmp_path / "weights", problem_type=kind)
     model = opened(tmp_path, "text-classification", "top = 2")
     (found,) = answered(model, TEXTS[:1])
     expected = function(forward(original, tmp_path / "weights", TEXTS[0]).logits)[0].sort(descending=True).values
@@ -72,18 +78,6 @@ def test_an_empty_text_is_read_as_the_token_that_begins_texts(tmp_path):
         with torch.inference_mode():
             expected = original(torch.tensor([ids])).logits.softmax(dim=-1)
         assert float(each["score"]) == pytest.approx(float(expected.max()), rel=1e-4)
-
-
-@pytest.mark.parametrize("save", [tiny.save_roberta, tiny.save_gpt2])
-def test_other_architectures(tmp_path, save):
-    original = save(tmp_path / "weights")
-    model = opened(tmp_path, "text-classification")
-    assert model.info.inputs[0].bounds == (tiny.MOST,)
-    assert try_out(model) == []
-    letters = ["a b c", "a b c d e f g a a", "d"]
-    for text, found in zip(letters, answered(model, letters), strict=True):
-        expected = forward(original, tmp_path / "weights", text).logits.softmax(-1)[0]
-        assert scores_of(found) == labelled(original, expected)
 
 
 def test_tokens_of_a_long_text_are_those_of_its_windows(tmp_path):
@@ -125,7 +119,7 @@ def test_image_classification_answers_as_transformers_does(tmp_path):
     assert scores_of(deep) == pytest.approx(scores_of(found), rel=1e-4)
 
 
-def gray(value: Any) -> bytes:
+def gray(value):
     out = io.BytesIO()
     Image.fromarray(np.full((20, 20), value)).save(out, "PNG")
     return out.getvalue()

@@ -17,7 +17,7 @@ from app.errors import BadRequest, ConfigError
 from app.models.tasks.tokenizing import encode_cut
 
 from .folders import edit_json, loaded, write_model
-from .task_models import answered, broken, forward, opened, texts, toml, tried, vector_of
+from .task_models import answered, broken, forward, opened, pipeline_of, texts, toml, tried, vector_of
 
 # Invariant: tasks of pairs, of several texts and of masks answer what transformers answers for each row alone.
 
@@ -62,8 +62,7 @@ def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path, top):
     original = tiny.save_bert(tmp_path / "weights", "MaskedLM")
     model = tried(tmp_path, "fill-mask", f"top = {top}")
     assert b"[MASK]" in model.front.example.arrays[0].item()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    pipeline = transformers.pipeline("fill-mask", model=original, tokenizer=tokenizer, top_k=top)
+    pipeline = pipeline_of(original, tmp_path / "weights", "fill-mask", top_k=top)
     rows = ["the [MASK] sat on the mat", "[MASK] [MASK] in paris"]
     for row, found in zip(rows, answered(model, rows), strict=True):
         expected = pipeline(row)
@@ -92,8 +91,7 @@ def test_given_labels_are_scored_as_the_pipeline_scores_them(tmp_path, several, 
     original = tiny.save_bert(tmp_path / "weights", id2label=NLI)
     options = f'hypothesis_template = "a day in {{}}"\nmulti_label = {str(several).lower()}'
     model = tried(tmp_path, "zero-shot-classification", options)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    pipeline = transformers.pipeline("zero-shot-classification", model=original, tokenizer=tokenizer)
+    pipeline = pipeline_of(original, tmp_path / "weights", "zero-shot-classification")
     for text, found in zip(FIRST, answered(model, FIRST, [labels] * len(FIRST)), strict=True):
         expected = pipeline(text, labels, hypothesis_template="a day in {}", multi_label=several)
         assert [each["label"] for each in found["top"]] == expected["labels"]
@@ -177,7 +175,7 @@ def test_models_may_be_opened_at_once(tmp_path):
     tiny.save_bert(tmp_path / "b" / "weights")
     folders = [write_model(tmp_path / name, toml(task), None) for name, task in (("a", "fill-mask"), ("b", CLASSIFIED))]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda folder: loaded(folder), folders * 3))
+        found = list(pool.map(loaded, folders * 3))
     tied = [model.call.model.state_dict() for model in found[::2]]
     assert all(torch.equal(one[f"{HEAD}.decoder.bias"], one[f"{HEAD}.bias"]) for one in tied)
 
@@ -197,7 +195,7 @@ def write_steps(weights, pooling, *kinds):
     dense = {"in_features": 16, "out_features": 4, "activation_function": "torch.nn.modules.activation.Tanh"}
     for step, config in zip(steps[1:], [pooling] + [dense] * len(kinds), strict=True):
         (weights / step["path"]).mkdir()
-        (weights / step["path"] / "config.json").write_text(json.dumps(config))
+        edit_json(weights / step["path"] / "config.json", **config)
     if "Dense" in kinds:
         weight, bias = dense_layer()
         save_file({"linear.weight": weight, "linear.bias": bias}, weights / "2_Dense" / "model.safetensors")
@@ -211,23 +209,19 @@ def dense_layer():
 OLD_CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 16}
 
 
-@pytest.mark.parametrize(("pooling", "kinds"), [
-    (OLD_CLS, ("Normalize",)),
-    ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, ()),
-    ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, ("Normalize",)),
-    ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, ("Dense", "Normalize")),
+@pytest.mark.parametrize(("pooling", "pooled", "kinds"), [
+    (OLD_CLS, lambda hidden: hidden[0], ("Normalize",)),
+    ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, lambda hidden: hidden.mean(dim=0), ()),
+    ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, lambda hidden: hidden[-1], ("Normalize",)),
+    ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, lambda hidden: hidden.mean(dim=0), ("Dense", "Normalize")),
 ])  # fmt: skip
-def test_the_steps_that_the_folder_lists(tmp_path, pooling, kinds):
+def test_the_steps_that_the_folder_lists(tmp_path, pooling, pooled, kinds):
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
     write_steps(weights, pooling, *kinds)
     model = tried(tmp_path, "feature-extraction")
     for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
-        hidden = forward(original, weights, text).last_hidden_state[0]
-        if pooling is OLD_CLS:
-            expected = hidden[0]
-        else:
-            expected = hidden[-1] if pooling.get("pooling_mode") == "lasttoken" else hidden.mean(dim=0)
+        expected = pooled(forward(original, weights, text).last_hidden_state[0])
         if "Dense" in kinds:
             weight, bias = dense_layer()
             expected = torch.tanh(weight @ expected + bias)
