@@ -31,25 +31,23 @@ def tokenizer() -> Any:
 
 def model(kind: str, seed: int = 1) -> Any:
     """Weights so large that what is written depends on all that was read."""
-    words = len(tokenizer())
-    ends: dict[str, Any] = {"eos_token_id": END, "pad_token_id": PAD}
+    both: dict[str, Any] = {"vocab_size": len(tokenizer()), "eos_token_id": END, "pad_token_id": PAD}
     torch.manual_seed(seed)
     configs: dict[str, Callable[[], Any]] = {
         "t5": lambda: transformers.T5Config(
-            vocab_size=words, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=PAD, **ends
+            d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=PAD, **both
         ),
         "marian": lambda: transformers.MarianConfig(
-            vocab_size=words, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=POSITIONS,
-            decoder_start_token_id=PAD, forced_eos_token_id=None, init_std=0.3, **ends,
+            d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=POSITIONS, decoder_start_token_id=PAD,
+            forced_eos_token_id=None, init_std=0.3, **both,
         ),
         "gpt2": lambda: transformers.GPT2Config(
-            vocab_size=words, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=4, bos_token_id=END,
-            initializer_range=0.3, **ends,
+            n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=4, bos_token_id=END, initializer_range=0.3, **both
         ),
         "llama": lambda: transformers.LlamaConfig(
-            vocab_size=words, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=POSITIONS, bos_token_id=END, initializer_range=0.3, **ends,
+            hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=POSITIONS, bos_token_id=END, initializer_range=0.3, **both,
         ),
     }  # fmt: skip
     auto = transformers.AutoModelForCausalLM if kind in ("gpt2", "llama") else transformers.AutoModelForSeq2SeqLM

@@ -19,6 +19,11 @@ WORDS = [
 ]  # fmt: skip
 TAGS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC"}
 MOST = 32  # positions
+#: Of one layer, with weights so large that answers differ.
+SMALL: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+    "initializer_range": 0.4,
+}  # fmt: skip
 
 
 def save_tokenizer(folder: Path, most: int = MOST, words: list[str] | None = None) -> Any:
@@ -41,20 +46,19 @@ def save_tokenizer(folder: Path, most: int = MOST, words: list[str] | None = Non
 def save_bert(folder: Path, kind: str = "SequenceClassification", seed: int = 0, **config: Any) -> Any:
     """A BERT of one layer with a head of this kind ("" for none) and its tokenizer; returns the model."""
     labels = config.pop("id2label", {0: "NEGATIVE", 1: "NEUTRAL", 2: "POSITIVE"})
-    made = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=MOST, id2label=labels, label2id={name: n for n, name in labels.items()},
-        initializer_range=0.4, **config,
-    )  # fmt: skip
+    sizes = {"vocab_size": len(WORDS), "max_position_embeddings": MOST} | SMALL
+    made = transformers.BertConfig(**sizes, **labelled(labels), **config)
     return _saved(folder, getattr(transformers, f"BertFor{kind}" if kind else "BertModel"), made, seed)
+
+
+def labelled(labels: dict[int, str]) -> dict[str, Any]:
+    return {"id2label": labels, "label2id": {name: n for n, name in labels.items()}}
 
 
 def save_roberta(folder: Path) -> Any:
     """Its positions begin behind that of padding."""
-    made = transformers.RobertaConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=MOST + 1, pad_token_id=0, type_vocab_size=1, initializer_range=0.4,
-    )  # fmt: skip
+    sizes = {"vocab_size": len(WORDS), "max_position_embeddings": MOST + 1} | SMALL
+    made = transformers.RobertaConfig(pad_token_id=0, type_vocab_size=1, **sizes)
     return _saved(folder, transformers.RobertaForSequenceClassification, made, 0, most=10_000)
 
 
@@ -71,11 +75,8 @@ def save_byte_level(folder: Path, **config: Any) -> Any:
         pad_token="<pad>", unk_token="<unk>", model_input_names=["input_ids", "attention_mask"],
     )  # fmt: skip
     fast.save_pretrained(folder)
-    made = transformers.RobertaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=100, pad_token_id=2, type_vocab_size=1, initializer_range=0.4, id2label=TAGS,
-        label2id={name: n for n, name in TAGS.items()}, **config,
-    )  # fmt: skip
+    sizes = {"vocab_size": len(vocabulary), "max_position_embeddings": 100} | SMALL
+    made = transformers.RobertaConfig(pad_token_id=2, type_vocab_size=1, **sizes, **labelled(TAGS), **config)
     return _saved(folder, transformers.RobertaForTokenClassification, made, 0, tokenizer=False)
 
 
@@ -93,11 +94,8 @@ def save_gpt2(folder: Path) -> Any:
 
 
 def save_vit(folder: Path, processor: bool = True) -> Any:
-    made = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
-        id2label={n: f"class {n}" for n in range(7)}, label2id={f"class {n}": n for n in range(7)},
-        initializer_range=0.4,
-    )  # fmt: skip
+    labels = {n: f"class {n}" for n in range(7)}
+    made = transformers.ViTConfig(image_size=32, patch_size=8, **SMALL, **labelled(labels))
     if processor:
         pil_processor().save_pretrained(folder)
     return _saved(folder, transformers.ViTForImageClassification, made, 0, tokenizer=False)

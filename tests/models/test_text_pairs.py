@@ -75,10 +75,8 @@ def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path, top):
 
 def test_a_model_that_fills_masks_by_what_pads_its_rows_is_refused(tmp_path):
     """Its mixing layers know no mask of attention. Rows without a mask to fill would not show that."""
-    made = transformers.FNetConfig(
-        vocab_size=len(tiny.WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=32, type_vocab_size=2,
-        max_position_embeddings=tiny.MOST, initializer_range=0.4,
-    )  # fmt: skip
+    sizes = {"vocab_size": len(tiny.WORDS), "max_position_embeddings": tiny.MOST, "type_vocab_size": 2}
+    made = transformers.FNetConfig(**tiny.SMALL, **sizes)
     transformers.FNetForMaskedLM(made).save_pretrained(tmp_path / "weights")
     tiny.save_tokenizer(tmp_path / "weights")
     with pytest.raises(ConfigError, match="Padding must not reach a row's answer"):
