@@ -69,39 +69,35 @@ def test_what_cannot_be_moved_stays():
         assert place(model, Placement(META, "bf16", compile=True)) is model
 
 
-def test_compile_is_one_graph_for_all_sizes(monkeypatch):
+@pytest.fixture
+def compiled(monkeypatch):
+    """With what options torch.compile has been called."""
     asked = []
+    monkeypatch.setattr(torch, "compile", lambda call, **options: asked.append(options) or call)
+    return asked
 
-    def compiler(module, **options):
-        asked.append(options)
-        return module
 
-    monkeypatch.setattr(torch, "compile", compiler)
-    placed = place(model_of(nn.Linear(4, 4)), Placement(precision="bf16", compile=True))
-    assert [one["dynamic"] for one in asked] == [True]
+COMPILED = Placement(precision="bf16", compile=True)
+
+
+def test_compile_is_one_graph_for_all_sizes(compiled):
+    placed = place(model_of(nn.Linear(4, 4)), COMPILED)
+    assert [one["dynamic"] for one in compiled] == [True]
     assert isinstance(placed.call, Cast)
 
 
-class Cell(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.GRUCell(4, 4)
-
+class Cell(nn.GRUCell):
     def step(self, x, state):
-        hidden = self.cell(x, state[0])
+        hidden = self(x, state[0])
         return hidden, (hidden,)
 
 
-def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda step, **options: asked.append(options) or step)
-    model = model_of(None, (spec("x", "FP32", 3, 4),))
-    call = CellModel(Recurrent(Cell(), ((4,),)), model.info)
-    info = call.info
-    placed = place(replace(model, call=call, info=info), Placement(precision="bf16", compile=True))
+def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(compiled):
+    call = CellModel(Recurrent(Cell(4, 4), ((4,),)), info_of([spec("x", "FP32", 3, 4)], [spec("y", "FP32", 4)]))
+    placed = place(Model(call.info, call), COMPILED)
     assert placed.call is call, "its rows are still served by the cell"
-    assert [one["dynamic"] for one in asked] == [True]
-    assert call.cell.cell.weight_ih.dtype == torch.bfloat16
+    assert [one["dynamic"] for one in compiled] == [True]
+    assert call.cell.weight_ih.dtype == torch.bfloat16
     with torch.inference_mode():
         assert call(torch.ones(2, 3, 4))[0].dtype == torch.float32
 
