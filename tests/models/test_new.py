@@ -28,10 +28,8 @@ import collections
 import torch
 from torch import nn
 class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    def forward(self, features):
-        return super().forward(features)
+    def __init__(self): super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    def forward(self, features): return super().forward(features)
 class Small(nn.Module):
     def __init__(self):
         super().__init__()
@@ -44,29 +42,22 @@ class Tags(nn.Module):
         self.embed, self.gru, self.head = nn.Embedding(100, 8), nn.GRU(8, 6, batch_first=True), nn.Linear(6, 3)
     def forward(self, ids):
         return self.head(self.gru(self.embed(ids))[0])
-class Bag(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(100, 8)
-    def forward(self, ids):
-        return self.embed(ids).mean(1), ids.float()
+class Bag(nn.Sequential):
+    def __init__(self): super().__init__(nn.Embedding(100, 8))
+    def forward(self, ids): return super().forward(ids).mean(1), ids.float()
 class Two(nn.Module):
-    def forward(self, a, b):
-        return a + b
+    def forward(self, a, b): return a + b
 Both = collections.namedtuple("Both", ["logits", "label"])
 class Named(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(4, 3))
+    def __init__(self): super().__init__(nn.Linear(4, 3))
     def forward(self, x):
         logits = super().forward(x)
         return Both(logits, logits.argmax(1))
-def doubled():
-    return lambda x: x * 2
+def doubled(): return lambda x: x * 2
 def exported():
     batch = ({0: torch.export.Dim.DYNAMIC},)
     return torch.export.export(nn.Linear(4, 2), (torch.ones(2, 4),), dynamic_shapes=batch).module()
-def leaves():
-    raise SystemExit(3)
+def leaves(): raise SystemExit(3)
 """
 
 

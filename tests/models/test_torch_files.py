@@ -288,8 +288,8 @@ def test_a_pickle_is_never_opened(tmp_path, options):
 # weights
 
 
-def with_weights(tmp_path, name, save=None, code=LINEAR):
-    folder = write_model(tmp_path / "m", f'weights = "{name}"\n' + TOML, code)
+def with_weights(tmp_path, name, save=None):
+    folder = write_model(tmp_path / "m", f'weights = "{name}"\n' + TOML, LINEAR)
     if save is not None:
         save(folder / name)
     return folder
