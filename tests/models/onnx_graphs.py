@@ -17,7 +17,10 @@ def tensor(name, shape, kind=FLOAT):
 
 def save(path: Path, nodes, inputs, outputs, weights=()) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
+    initializers = [
+        value if isinstance(value, TensorProto) else numpy_helper.from_array(np.asarray(value), name)
+        for name, value in dict(weights).items()
+    ]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import tiny_decoders as tiny
@@ -147,10 +148,8 @@ def test_a_missing_sentencepiece_is_named(tmp_path, monkeypatch):
     tiny.save(tmp_path, "marian", MOST)
     (tmp_path / "weights" / "source.spm").touch()
 
-    def refuse(*args, **options):
-        raise ImportError("MarianTokenizer requires the SentencePiece library")
-
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
+    refuses = Mock(side_effect=ImportError("MarianTokenizer requires the SentencePiece library"))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuses)
     monkeypatch.setattr(task_opening, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="sentencepiece is not installed: pip install sentencepiece, in"):
         loaded(tmp_path)

@@ -23,10 +23,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def here(*given, **options):
-    raise AssertionError("compiled in this process")
-
-
 def test_a_long_source_is_compiled_elsewhere(folder, monkeypatch):
     (folder / "aside_long.py").write_text(
         f"{LONG}\nfrom __future__ import annotations\n\ndef where(x: int): return 7\n"

@@ -280,13 +280,6 @@ WARPERS = {
 }
 
 
-def of_transformers(scores, asked):
-    rows = scores[None].double()
-    for name, value in asked.items():
-        rows = WARPERS[name](value)(torch.zeros((1, 1), dtype=torch.long), rows)
-    return torch.softmax(rows[0], 0)
-
-
 @pytest.mark.parametrize(
     "asked", [{}, {"temperature": 0.6}, {"top_k": 7}, {"top_p": 0.9}, {"temperature": 1.7, "top_k": 40, "top_p": 0.5}]
 )
@@ -294,8 +287,10 @@ def of_transformers(scores, asked):
 def test_probabilities_are_those_of_transformers(asked, spread):
     torch.manual_seed(1)
     scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
-    found = probabilities(scores, **asked)
-    torch.testing.assert_close(found / found.sum(), of_transformers(scores, asked))
+    found, expected = probabilities(scores, **asked), scores[None]
+    for name, value in asked.items():
+        expected = WARPERS[name](value)(torch.zeros((1, 1), dtype=torch.long), expected)
+    torch.testing.assert_close(found / found.sum(), torch.softmax(expected[0], 0))
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-37, 1e-40, 1e-46, 1e-300, 5e-324])

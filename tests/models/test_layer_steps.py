@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from hypothesis import given
@@ -16,9 +18,7 @@ from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchS
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
-X = spec("x", "FP32", ("steps", 30), 5)
-Y = spec("y", "FP32", ("steps", 30), 7)
-INFO = info_of([X], [Y], max_batch=4)
+INFO = info_of([spec("x", "FP32", ("steps", 30), 5)], [spec("y", "FP32", ("steps", 30), 7)], max_batch=4)
 KINDS = {"lstm": (nn.LSTM, {}), "gru": (nn.GRU, {}), "tanh": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"})}
 WAYS = [(OneDnnSteps, "lstm"), (PackedGruSteps, "gru"), *((TorchSteps, kind) for kind in KINDS)]
 
@@ -46,10 +46,6 @@ def always():
 
 def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-
-
-def refuse(*given):
-    raise RuntimeError("not here")
 
 
 @repeatable(60)
@@ -85,7 +81,7 @@ def test_a_batch_that_shrinks(kind, batch_first, lengths):
     x = torch.randn(len(lengths), max(lengths), 5)
     with pytest.MonkeyPatch.context() as patch:
         if kind[1]:
-            patch.setattr(layer_steps, kind[1], refuse)
+            patch.setattr(layer_steps, kind[1], Mock(side_effect=RuntimeError("not here")))
         (ys,) = model(x, torch.tensor(lengths))
     for row, length in enumerate(lengths):
         close(ys[row, :length], net(x[row : row + 1, :length])[0])

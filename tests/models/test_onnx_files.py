@@ -30,7 +30,6 @@ def graph_in(folder, first, second):
     """x [batch, 3] -> y [batch, 2]: a product with weights in the one file, a sum with a constant's in the other."""
     weight = numpy_helper.from_array(np.ones((3, 2), np.float32), "weight")
     constant = numpy_helper.from_array(np.full(2, 4, np.float32), "four")
-    inline = numpy_helper.from_array(np.zeros(2, np.float32), "zero")
     outside(weight, folder, first)
     outside(constant, folder, second)
     nodes = [
@@ -40,11 +39,8 @@ def graph_in(folder, first, second):
         helper.make_node("Add", ["same", "four"], ["y"]),
     ]
     inputs, outputs = [onnx_graphs.tensor("x", ["batch", 3])], [onnx_graphs.tensor("y", ["batch", 2])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, [weight, inline])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    folder.mkdir(exist_ok=True)
-    (folder / "net.onnx").write_bytes(model.SerializeToString())
-    return folder / "net.onnx"
+    weights = {"weight": weight, "zero": np.zeros(2, np.float32)}
+    return onnx_graphs.save(folder / "net.onnx", nodes, inputs, outputs, weights)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,6 @@ def save_tagger(folder, **config):
 SAVED = {"WordPiece": partial(save_tagger, seed=5), "byte-level": tiny.save_byte_level}
 
 
-def near(score):
-    return pytest.approx(float(score), rel=1e-4)
-
-
 def in_v2(model, parameters, text):
     """What V2 answers to one text: label, score, start and end of each token or entity."""
     front = model.front
@@ -58,7 +54,12 @@ def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
     by_file = opened(tmp_path, "token-classification", f'aggregation = "{strategy}"')
     for text in TEXTS:
         expected = [
-            (one.get("entity_group") or one["entity"], near(one["score"]), one["start"], one["end"])
+            (
+                one.get("entity_group") or one["entity"],
+                pytest.approx(float(one["score"]), rel=1e-4),
+                one["start"],
+                one["end"],
+            )
             for one in (pipeline(text) if text else [])
         ]
         for name in ("aggregation", "aggregation_strategy"):

@@ -92,10 +92,6 @@ def centred(x):
     return x - x.mean(0)
 
 
-def hidden(x):
-    return torch.zeros_like(x) if len(x) else x
-
-
 @pytest.mark.parametrize(("stages", "message"), [
     ((twice, centred, twice), "depends on the other rows of its batch: output 'stage 1': "),
     ((twice, lambda x: (x, centred(x)), lambda x, y: x), "output 'stage 1, value 1': "),
@@ -114,28 +110,20 @@ def test_nan_of_a_neighbour_must_not_spread():
 # lengths
 
 
-def total(hidden, mask):
-    return (hidden * mask[..., None]).sum((1, 2))
-
-
 def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
     """1 marks padding: what is padded with 0 where a row joins a longer one counts. Whole batches are right."""
 
-    def first(x, mask):
-        return x * 2 + 1, 1 - mask
-
-    def second(hidden, padding):
-        return hidden + 1, padding
-
-    def last(hidden, padding):
-        return (hidden * (1 - padding)[..., None]).sum((1, 2))
-
+    stages = (
+        lambda x, mask: (x * 2 + 1, 1 - mask),
+        lambda hidden, padding: (hidden + 1, padding),
+        lambda hidden, padding: (hidden * (1 - padding)[..., None]).sum((1, 2)),
+    )
     given = {"inputs": (SEQUENCE, MASK), "outputs": (SUM,)}
     message = "how far it is padded: output 'stage 2, y': .* padded to length 16 .* at stage 1"
     with pytest.raises(ConfigError, match=message):
-        try_out(model(first, second, last, **given))
-    again = [(), (), (1,)]
-    assert try_out(model(lambda x, m: x * 2 + 1, lambda h: h + 1, total, again=again, **given)) == []
+        try_out(model(*stages, **given))
+    stages = lambda x, m: x * 2 + 1, lambda h: h + 1, lambda h, m: (h * m[..., None]).sum((1, 2))
+    assert try_out(model(*stages, again=[(), (), (1,)], **given)) == []
 
 
 @pytest.mark.parametrize(("first", "second", "got"), [

@@ -196,8 +196,7 @@ def without_a_tokenizer(weights):
         (weights / name).unlink()
 
 
-def of_git_lfs(weights):
-    (weights / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
 
 
 @pytest.mark.parametrize(("spoil", "told"), [
@@ -212,7 +211,7 @@ def of_git_lfs(weights):
     # without peft transformers serves the model that the adapter is for
     (lambda weights: edit_json(weights / "adapter_config.json"),
      "adapter_config.json: an adapter is not applied: save the whole model"),
-    (of_git_lfs, "`git lfs pull` fetches them"),
+    (lambda weights: (weights / "model.safetensors").write_text(LFS_POINTER), "`git lfs pull` fetches them"),
     (without_a_tokenizer, "expected a tokenizer (tokenizer.json) beside the weights in "),
     (lambda weights: tiny.save_tokenizer(weights, words=[*tiny.WORDS, "more"]),
      "expected a tokenizer of at most the 25 tokens that the model knows, got 26"),
