@@ -32,7 +32,8 @@ from app.models.decoders.texts import TextDecoder
 from app.models.packed_weights import PackedLinear, pack
 from tests import tiny_decoders
 
-from .folders import loaded
+from .folders import edit_json, loaded
+from .task_models import texts
 
 # What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
 # Others of its texts are tested in tests/engine/cpu/test_decoding.py.
@@ -198,6 +199,14 @@ def test_that_a_model_asks_for_several_beams_is_noted(tmp_path):
     model.generation_config.num_beams = 4
     model.save_pretrained(tmp_path / "weights")
     assert "num_beams is 4, but texts are written by one beam" in loaded(tmp_path).note
+
+
+def test_the_prefix_of_a_t5_is_put_before_each_text(tmp_path):
+    tiny_decoders.save(tmp_path, "t5")
+    tasks = {"translation_en_to_de": {"prefix": "de: "}, "summarization": {"prefix": "sum: "}}
+    edit_json(tmp_path / "weights" / "config.json", task_specific_params=tasks)
+    (read,) = loaded(tmp_path).front.reader.read([[texts(["ab"])]])
+    assert read.arrays[0].tolist() == [tiny_decoders.tokenizer()("de: ab").input_ids]
 
 
 # Packed layers of decoders give what the plain ones do.
