@@ -108,6 +108,11 @@ def test_a_batch_has_the_inputs_that_the_server_makes():
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
 
 
+def test_padding_of_bf16_is_of_its_value_and_not_of_its_bits():
+    rows = [SampleRow((np.zeros(n, np.uint16),), {"n": n}) for n in (2, 1)]
+    assert stack([spec("x", "BF16", "n", pad_value=7)], rows, 2)[0].tolist() == [[0, 0], [0, 7]]
+
+
 # Invariant: a file of samples gives rows that fit the inputs, or a ConfigError that names file, key and both sides.
 
 
