@@ -43,11 +43,16 @@ def places(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("place", "name", "inputs"), [
-    ("weights", "weights", ["text"]), ("graphs", "graphs", ["values", "mask"]),
-    ("graphs/graph.onnx", "graph", ["values", "mask"]),
-    ("net.pt", "net", ["input"]), ("code", "code", ["input"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "name", "inputs"),
+    [
+        ("weights", "weights", ["text"]),
+        ("graphs", "graphs", ["values", "mask"]),
+        ("graphs/graph.onnx", "graph", ["values", "mask"]),
+        ("net.pt", "net", ["input"]),
+        ("code", "code", ["input"]),
+    ],
+)
 def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
     with with_model_toml(place, []) as changed:
         ((found, (source,)),) = Repository(changed["models"]).scan().items()
@@ -68,11 +73,14 @@ def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
             assert changed == {}
 
 
-@pytest.mark.parametrize(("place", "message"), [
-    ("labels.csv", r"models: labels.csv: expected its folder, or a model's file, one of \*.pt2"),
-    ("iris.joblib", "iris.joblib: expected a network: .* examples/sklearn"),
-    ("gpt", "GPT2DoubleHeadsModel, which fit no task that is served"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("labels.csv", r"models: labels.csv: expected its folder, or a model's file, one of \*.pt2"),
+        ("iris.joblib", "iris.joblib: expected a network: .* examples/sklearn"),
+        ("gpt", "GPT2DoubleHeadsModel, which fit no task that is served"),
+    ],
+)
 def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, message):
     monkeypatch.chdir(tmp_path)
     for name in ("labels.csv", "a b.pt", "iris.joblib", "net.pt2"):

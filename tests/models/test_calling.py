@@ -93,17 +93,25 @@ def test_what_is_made_where_it_is_used_works_in_both(tmp_path):
     assert check(folder)[0].error == served(folder) == ""
 
 
-@pytest.mark.parametrize(("raises", "shapes"), [
-    (lambda x: torch.nn.Linear(4, 3)(x), True),
-    (lambda x: torch.nn.Conv2d(3, 4, 3)(x), True),
-    (lambda x: x @ torch.ones(7, 2), True), (lambda x: x + torch.ones(7), True),
-    (lambda x: x.view(-1, 7), True), (lambda x: x.permute(0, 3, 1, 2), True), (lambda x: x[:, :, :, 0], True),
-    (lambda x: x.mean(4), True),
-    (lambda x: torch.nn.BatchNorm2d(3)(x), True),
-    (lambda x: torch.nn.LSTM(7, 2)(x), True),
-    (lambda x: [a for a, b, c, d in [x.shape]], True),
-    (lambda x: {}["key"], False), (lambda x: x.nothing, False), (lambda x: 1 / 0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("raises", "shapes"),
+    [
+        (lambda x: torch.nn.Linear(4, 3)(x), True),
+        (lambda x: torch.nn.Conv2d(3, 4, 3)(x), True),
+        (lambda x: x @ torch.ones(7, 2), True),
+        (lambda x: x + torch.ones(7), True),
+        (lambda x: x.view(-1, 7), True),
+        (lambda x: x.permute(0, 3, 1, 2), True),
+        (lambda x: x[:, :, :, 0], True),
+        (lambda x: x.mean(4), True),
+        (lambda x: torch.nn.BatchNorm2d(3)(x), True),
+        (lambda x: torch.nn.LSTM(7, 2)(x), True),
+        (lambda x: [a for a, b, c, d in [x.shape]], True),
+        (lambda x: {}["key"], False),
+        (lambda x: x.nothing, False),
+        (lambda x: 1 / 0, False),
+    ],
+)
 def test_which_errors_are_about_shapes(raises, shapes):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         raises(torch.ones(2, 3))

@@ -164,27 +164,37 @@ def start_of(start):
     return SimpleNamespace(start=start, step=Sum().step)
 
 
-@pytest.mark.parametrize(("cell", "message"), [
-    (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
-    (step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
-     r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]"),
-    (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
-    (SimpleNamespace(step=lambda x, s: ({"y": x}, s), finish=lambda *given: given[1]),
-     "step: y: expected a tensor or a tuple of tensors, got dict"),
-    (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
-    (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
-    (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
-    (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
+        (
+            step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
+            r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]",
+        ),
+        (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
+        (
+            SimpleNamespace(step=lambda x, s: ({"y": x}, s), finish=lambda *given: given[1]),
+            "step: y: expected a tensor or a tuple of tensors, got dict",
+        ),
+        (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
+        (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
+        (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
+        (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
+    ],
+)
 def test_another_cell_than_declared(cell, message):
     with pytest.raises(ConfigError, match=message):
         made(cell, [SAMPLES], [LAST])(batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
 
 
-@pytest.mark.parametrize(("cell", "max_steps", "why"), [
-    (step_of(lambda x, s: (x, s, x[:, 0] > 0)), None, "the cell ends rows by itself"),
-    (Sum(), 4, "max_steps ends rows before their length"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cell", "max_steps", "why"),
+    [
+        (step_of(lambda x, s: (x, s, x[:, 0] > 0)), None, "the cell ends rows by itself"),
+        (Sum(), 4, "max_steps ends rows before their length"),
+    ],
+)
 def test_rows_that_end_early_are_not_as_long_as_their_input(cell, max_steps, why):
     message = f"output 'z': expected an axis with a name of its own, because {why}, got 'time'"
     with pytest.raises(ConfigError, match=message):
@@ -243,12 +253,15 @@ class Spread(Sum):
 COMPANY = r"the other rows of its batch: output 'y': .* alone, .* at step \d+ beside (a row|rows) at steps? \d"
 
 
-@pytest.mark.parametrize(("cell", "message"), [
-    (Centred(), COMPANY),
-    (Foremost(), COMPANY),  # the row check of the whole passes: all of its rows are at one step
-    (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
-    (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (Centred(), COMPANY),
+        (Foremost(), COMPANY),  # the row check of the whole passes: all of its rows are at one step
+        (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
+        (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
+    ],
+)
 def test_a_step_that_looks_at_other_rows_is_named(cell, message):
     with pytest.raises(ConfigError, match=message):
         try_out(model(cell, state=((2,), ()) if isinstance(cell, Foremost) else ((2,),)))

@@ -68,10 +68,13 @@ def test_a_template_that_does_not_know_developers_gets_them_as_system(words, rea
         assert read.call_texts(sent(talk)).texts == [role]
 
 
-@pytest.mark.parametrize(("talk", "wrong"), [
-    ([{"role": "odd", "content": ""}], "refused by the model's chat template: "),
-    ([{"role": "user", "content": "x" * 22}], "expected at most 24 tokens, got 25"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("talk", "wrong"),
+    [
+        ([{"role": "odd", "content": ""}], "refused by the model's chat template: "),
+        ([{"role": "user", "content": "x" * 22}], "expected at most 24 tokens, got 25"),
+    ],
+)
 def test_a_conversation_that_cannot_be_read(reader, talk, wrong):
     with pytest.raises(BadText) as raised:
         reader.read([sent(talk)])

@@ -27,10 +27,15 @@ def test_a_file_may_begin_with_the_mark_of_editors_on_windows(tmp_path):
     assert read(tmp_path, "\ufeff" + TOML.replace("\n", "\r\n")).inputs[0].name == "x"
 
 
-@pytest.mark.parametrize(("lines", "expected"), [
-    ("", (None, None, False, 1)), ("minimum = 5", (5, None, True, 5)), ("maximum = 0", (None, 0, True, 0)),
-    ("minimum = -3\nmaximum = 9", (-3, 9, True, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", (None, None, False, 1)),
+        ("minimum = 5", (5, None, True, 5)),
+        ("maximum = 0", (None, 0, True, 0)),
+        ("minimum = -3\nmaximum = 9", (-3, 9, True, 1)),
+    ],
+)
 def test_integers_may_have_bounds_and_an_example_within_them(tmp_path, lines, expected):
     (x,) = read(tmp_path, TOML.replace('datatype = "FP32"', f'datatype = "INT32"\n{lines}', 1)).inputs
     assert (x.minimum, x.maximum, x.ranged, x.example) == expected
@@ -54,55 +59,72 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     assert info.batching == Batching(policy="window", max_batch=16, **both)
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
-    ({"policy": 5}, "setting policy: expected a string, got 5"),
-    ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
-    ({"colour": 1}, "setting colour: unknown key; expected one of policy, .*"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"policy": 5}, "setting policy: expected a string, got 5"),
+        ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
+        ({"colour": 1}, "setting colour: unknown key; expected one of policy, .*"),
+    ],
+)
 def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, TOML, overrides)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ('source = "model.py:build"', "", "source: expected a value, got none"),
-    ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
-    ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
-    ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),
-    ('source = "model.py:build"', 'source = "m.ubj"', "source: .* examples/sklearn"),
-    ('source = "model.py:build"', 'source = "m.joblib"\ntrust = true\nkwargs = { methods = { y = "predict" } }',
-     "source: expected a network: .* as in examples/sklearn, got 'm.joblib'"),
-    ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
-    ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
-    ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
-    ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
-    ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
-    ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
-    ('datatype = "FP32"', 'datatype = "INT8"\nminimum = 3\nmaximum = 2', r"maximum: expected at least the minimum"),
-    ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
-    ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
-    *(("[[outputs]]", f"[batching]\nobjective = {given}\n[[outputs]]", f"'latency' or 'deadline', got {given}")
-      for given in ("'energy'", "0.5")),
-    ("[[outputs]]", "[batching]\npolicy = 'speed'\n[[outputs]]",
-     r"batching\.policy: expected one of adaptive, .*, got 'speed'"),
-    ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected an integer, got"),
-    ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
-    ("[[inputs]]", 'row_check = "no"\n[[inputs]]', "row_check: expected 'refuse', 'warn' or 'off', got 'no'"),
-    ("[[outputs]]", "[warmup]\nfile = 'x.txt'\n[[outputs]]", "warmup.file: expected a .json or .npz file, got 'x"),
-    ("[[outputs]]", '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]', "inputs: .*'x' more"),
-    ("[[inputs]]", "[[inputs", "expected a readable TOML file"),
-    ("shape", "x = " + "[" * 100_000, "expected a readable TOML file: .* nested too deeply"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('source = "model.py:build"', "", "source: expected a value, got none"),
+        ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
+        ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
+        ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),
+        ('source = "model.py:build"', 'source = "m.ubj"', "source: .* examples/sklearn"),
+        (
+            'source = "model.py:build"',
+            'source = "m.joblib"\ntrust = true\nkwargs = { methods = { y = "predict" } }',
+            "source: expected a network: .* as in examples/sklearn, got 'm.joblib'",
+        ),
+        ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
+        ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
+        ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
+        ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
+        ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
+        ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
+        ('datatype = "FP32"', 'datatype = "INT8"\nminimum = 3\nmaximum = 2', r"maximum: expected at least the minimum"),
+        ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
+        ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
+        *(
+            ("[[outputs]]", f"[batching]\nobjective = {given}\n[[outputs]]", f"'latency' or 'deadline', got {given}")
+            for given in ("'energy'", "0.5")
+        ),
+        (
+            "[[outputs]]",
+            "[batching]\npolicy = 'speed'\n[[outputs]]",
+            r"batching\.policy: expected one of adaptive, .*, got 'speed'",
+        ),
+        ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected an integer, got"),
+        ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
+        ("[[inputs]]", 'row_check = "no"\n[[inputs]]', "row_check: expected 'refuse', 'warn' or 'off', got 'no'"),
+        ("[[outputs]]", "[warmup]\nfile = 'x.txt'\n[[outputs]]", "warmup.file: expected a .json or .npz file, got 'x"),
+        ("[[outputs]]", '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]', "inputs: .*'x' more"),
+        ("[[inputs]]", "[[inputs", "expected a readable TOML file"),
+        ("shape", "x = " + "[" * 100_000, "expected a readable TOML file: .* nested too deeply"),
+    ],
+)
 def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read(tmp_path, TOML.replace(old, new, 1))
     assert str(caught.value).startswith(str(tmp_path / "m" / "model.toml") + ": ")
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
-    ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
+        ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
+    ],
+)
 def test_tensors_that_do_not_fit_together(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, SEQUENCE.replace(old, new, 1))

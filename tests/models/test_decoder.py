@@ -51,11 +51,14 @@ def test_places_that_no_row_has_had_take_no_memory():
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
 
-@pytest.mark.parametrize(("name", "value", "message"), [
-    ("model_type", "bart", "expected a decoder of t5, marian, gpt2, llama, mistral, qwen2, got bart"),
-    ("sliding_window", 64, "expected attention without a sliding window, got 64"),
-    ("rope_parameters", DYNAMIC, "expected positions that no other row changes, got rope_type 'dynamic'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model_type", "bart", "expected a decoder of t5, marian, gpt2, llama, mistral, qwen2, got bart"),
+        ("sliding_window", 64, "expected attention without a sliding window, got 64"),
+        ("rope_parameters", DYNAMIC, "expected positions that no other row changes, got rope_type 'dynamic'"),
+    ],
+)
 def test_a_model_that_cannot_run_so_is_refused(name, value, message):
     model = tiny_decoders.model("llama")
     for config in (model.config, model.generation_config):
@@ -95,13 +98,16 @@ def decoder_of(model, most):
 ENDS = [1, 188, *range(60, 90)]
 
 
-@pytest.mark.parametrize(("kind", "settings"), [
-    ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_bos_token_id": 50}),
-    ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_eos_token_id": 1, "suppress_tokens": [195]}),
-    ("gpt2", {"min_length": 12, "min_new_tokens": 3, "eos_token_id": ENDS}),
-    ("gpt2", {"min_length": 12, "eos_token_id": ENDS, "repetition_penalty": 1.7}),
-    ("llama", {"bad_words_ids": [[5], [70, 71]], "no_repeat_ngram_size": 2, "eos_token_id": ENDS}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_bos_token_id": 50}),
+        ("t5", {"begin_suppress_tokens": list(range(2, 150)), "forced_eos_token_id": 1, "suppress_tokens": [195]}),
+        ("gpt2", {"min_length": 12, "min_new_tokens": 3, "eos_token_id": ENDS}),
+        ("gpt2", {"min_length": 12, "eos_token_id": ENDS, "repetition_penalty": 1.7}),
+        ("llama", {"bad_words_ids": [[5], [70, 71]], "no_repeat_ngram_size": 2, "eos_token_id": ENDS}),
+    ],
+)
 def test_what_generation_config_says_is_done_as_generate_does_it(kind, settings):
     random.seed(0)
     rows, most = [random.choices(range(2, 200), k=length) for length in (13, 4, 9, 17, 2)], 16
@@ -157,9 +163,14 @@ def checked(model):
     return check_independence(model, call_directly(model))
 
 
-@pytest.mark.parametrize(("kind", "most"), [
-    *((kind, 20) for kind in tiny_decoders.KINDS), ("gpt2", tiny_decoders.POSITIONS - 1), ("t5", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        *((kind, 20) for kind in tiny_decoders.KINDS),
+        ("gpt2", tiny_decoders.POSITIONS - 1),
+        ("t5", 1),
+    ],
+)
 def test_a_decoder_whose_rows_are_independent_passes(kind, most, tmp_path):
     """With rows that fit the positions of the model."""
     tiny_decoders.save(tmp_path, kind, most)

@@ -58,12 +58,15 @@ def bytes_of(text):
     return [FIRST_BYTE + byte for byte in text.encode()]
 
 
-@pytest.mark.parametrize(("ids", "text"), [
-    (bytes_of("\u20ac") + bytes_of("\u20ac")[:2], "\u20ac\ufffd\ufffd"),  # one character and a half
-    (bytes_of("a\u20acb\u00df"), "a\u20acb\u00df"),
-    (bytes_of("\U0001f600")[:3], "\ufffd\ufffd\ufffd"),
-    ([FIRST_BYTE + 0xFF, *bytes_of("\u20ac")], "\ufffd\u20ac"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        (bytes_of("\u20ac") + bytes_of("\u20ac")[:2], "\u20ac\ufffd\ufffd"),  # one character and a half
+        (bytes_of("a\u20acb\u00df"), "a\u20acb\u00df"),
+        (bytes_of("\U0001f600")[:3], "\ufffd\ufffd\ufffd"),
+        ([FIRST_BYTE + 0xFF, *bytes_of("\u20ac")], "\ufffd\u20ac"),
+    ],
+)
 def test_bytes_that_are_characters_are_kept_whatever_follows(ids, text):
     whole, pieces, _ = written(llamas(), ids)
     assert (whole, "".join(pieces)) == (text, text)

@@ -43,11 +43,14 @@ def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
         assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
 
 
-@pytest.mark.parametrize(("kwargs", "message"), [
-    ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
-    ("weights_only = false", "kwargs.weights_only: not accepted"),
-    ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
+        ("weights_only = false", "kwargs.weights_only: not accepted"),
+        ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
+    ],
+)
 def test_refused_arguments(bert, kwargs, message):
     assert message in refused(write_model(bert[0], f"kwargs = {{ {kwargs} }}\n{BERT}", None))
 
@@ -107,9 +110,14 @@ def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
     assert "kwargs.weights: expected one of ['V1'], got 'V9'" in refused(folder)
 
 
-@pytest.mark.parametrize(("source", "package"), [
-    ("torchvision:resnet50", "torchvision"), ("timm:vit_tiny", "timm"), ("hf:some/model", "transformers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [
+        ("torchvision:resnet50", "torchvision"),
+        ("timm:vit_tiny", "timm"),
+        ("hf:some/model", "transformers"),
+    ],
+)
 def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, package):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

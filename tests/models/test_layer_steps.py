@@ -87,14 +87,17 @@ def test_a_batch_that_shrinks(kind, batch_first, lengths):
         close(ys[row, :length], net(x[row : row + 1, :length])[0])
 
 
-@pytest.mark.parametrize(("left", "strides"), [
-    # short while a row could still gain by joining
-    (300, {1: 8, 2: 8, 3: 5, 8: 2, 9: 1, 64: 1}),
-    (21, {4: 4, 5: 3, 64: 1}),
-    # to the end of the next row where that is near
-    (20, {1: 8, 4: 4, 5: 20, 25: 20, 32: 16, 64: 8}),
-    (3, {1: 3, 16: 3, 64: 3, 1000: 1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("left", "strides"),
+    [
+        # short while a row could still gain by joining
+        (300, {1: 8, 2: 8, 3: 5, 8: 2, 9: 1, 64: 1}),
+        (21, {4: 4, 5: 3, 64: 1}),
+        # to the end of the next row where that is near
+        (20, {1: 8, 4: 4, 5: 20, 25: 20, 32: 16, 64: 8}),
+        (3, {1: 3, 16: 3, 64: 3, 1000: 1}),
+    ],
+)
 def test_strides(left, strides):
     cell = LayerCell(Net("lstm"), INFO)
     assert {rows: cell.longest_stride(rows, left) for rows in strides} == strides

@@ -78,10 +78,15 @@ class build(nn.Module):
 BY_NAME = "too many positional arguments; inputs are passed by their order, not by name"
 
 
-@pytest.mark.parametrize(("signature", "message"), [
-    ("", "too many positional arguments"), ("x, *, scale", "missing a required .*argument: 'scale'"),
-    ("*, x", BY_NAME), ("**inputs", BY_NAME),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("", "too many positional arguments"),
+        ("x, *, scale", "missing a required .*argument: 'scale'"),
+        ("*, x", BY_NAME),
+        ("**inputs", BY_NAME),
+    ],
+)
 def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
     with pytest.raises(ConfigError, match=rf"model.toml: inputs: expected as many as 'model.py:build' .*x: {message}"):
         load_code(tmp_path, f"def build():\n    return lambda {signature}: 1")
@@ -148,20 +153,26 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
             sys.modules.pop(f"imported_{number}", None)
 
 
-@pytest.mark.parametrize(("source", "message"), [
-    ("model.py:missing", "'missing' in model.py, which has none of that name, but Other, parses, opens, cancels, "),
-    ("model.py:wants", "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns"),
-    ("other.py:build", "other.py: no such file"),
-    ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
-    ("model.py:fails", "KeyError: 'the reason'"),
-    ("model.py:leaves", "SystemExit: 3"),
-    ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
-    ("model.py:cancels", "CancelledError: "),
-    ("model.py:parses", "sys.argv holds the server's arguments"),
-    ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
-    ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
-    ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("model.py:missing", "'missing' in model.py, which has none of that name, but Other, parses, opens, cancels, "),
+        (
+            "model.py:wants",
+            "positional argument: 'argument'; it is called with `kwargs` of model.toml alone, and returns",
+        ),
+        ("other.py:build", "other.py: no such file"),
+        ("model.py", "expected model.py:CALLABLE, package.module:CALLABLE"),
+        ("model.py:fails", "KeyError: 'the reason'"),
+        ("model.py:leaves", "SystemExit: 3"),
+        ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
+        ("model.py:cancels", "CancelledError: "),
+        ("model.py:parses", "sys.argv holds the server's arguments"),
+        ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
+        ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
+        ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
+    ],
+)
 def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, message):
     code = """
 import argparse, asyncio, pathlib, sys

@@ -97,14 +97,17 @@ def tensors(made):
     return shapes(written["inputs"]), shapes(written["outputs"])
 
 
-@pytest.mark.parametrize(("name", "given", "inputs", "outputs"), [
-    ("Net", [], {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
-    ("Small", [], {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
-    ("Tags", [], {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
-    ("Named", [], {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
-    ("Two", ["a:FP32[2]", "b:FP32[2]"], {"a": ("FP32", [2]), "b": ("FP32", [2])}, {"output": ("FP32", [2])}),
-    ("exported", ["input:FP32[4]"], {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "given", "inputs", "outputs"),
+    [
+        ("Net", [], {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
+        ("Small", [], {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
+        ("Tags", [], {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
+        ("Named", [], {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
+        ("Two", ["a:FP32[2]", "b:FP32[2]"], {"a": ("FP32", [2]), "b": ("FP32", [2])}, {"output": ("FP32", [2])}),
+        ("exported", ["input:FP32[4]"], {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
+    ],
+)
 def test_a_class_or_a_factory_is_looked_at_and_run(tmp_path, nets, name, given, inputs, outputs):
     made = fit(tmp_path / "m", f"{nets}:{name}", *given)
     written = toml(made)
@@ -131,14 +134,17 @@ def test_a_model_that_takes_padding_for_data_fails_the_check(tmp_path, nets):
     assert tensors(made)[1] == {"output_0": ("FP32", [8]), "output_1": ("FP32", ["tokens"])}
 
 
-@pytest.mark.parametrize(("name", "given", "message"), [
-    ("Two", [], "its forward takes a, b, of which no shapes are known: give the inputs by --input"),
-    ("Two", ["a:FP32[2]", "b:FP32[3]"], r"cannot be run on made-up rows: .*size of tensor"),
-    ("Two", ["x:FP31[3]"], r"^input: datatype: expected one of BOOL.*, got 'FP31'$"),
-    ("doubled", [], "a function does not say what it takes: give the inputs by --input"),
-    ("leaves", [], "SystemExit: 3"),
-    ("missing", [], "expected a callable 'missing'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("Two", [], "its forward takes a, b, of which no shapes are known: give the inputs by --input"),
+        ("Two", ["a:FP32[2]", "b:FP32[3]"], r"cannot be run on made-up rows: .*size of tensor"),
+        ("Two", ["x:FP31[3]"], r"^input: datatype: expected one of BOOL.*, got 'FP31'$"),
+        ("doubled", [], "a function does not say what it takes: give the inputs by --input"),
+        ("leaves", [], "SystemExit: 3"),
+        ("missing", [], "expected a callable 'missing'"),
+    ],
+)
 def test_what_cannot_be_guessed_is_asked_for_and_leaves_no_folder(tmp_path, nets, name, given, message):
     wrong(message, tmp_path / "new" / "m", f"{nets}:{name}", *given)
     assert not (tmp_path / "new").exists()
@@ -167,10 +173,13 @@ def files(folder):
 TIMES = ("FP32", ["time"])
 
 
-@pytest.mark.parametrize(("name", "inputs", "outputs"), [
-    ("net.pt", {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
-    ("graph.onnx", {"values": TIMES, "mask": TIMES}, {"kept": TIMES, "total": ("FP32", [])}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        ("net.pt", {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
+        ("graph.onnx", {"values": TIMES, "mask": TIMES}, {"kept": TIMES, "total": ("FP32", [])}),
+    ],
+)
 def test_files_are_copied_and_looked_at(tmp_path, name, inputs, outputs):
     files(tmp_path / "in")
     made = fit(tmp_path / "m", tmp_path / "in" / name)
@@ -231,10 +240,15 @@ def test_nothing_is_overwritten(tmp_path):
         wrong(message, tmp_path / name, origin)
 
 
-@pytest.mark.parametrize(("layer", "shape"), [
-    (nn.Conv1d(4, 2, 3, groups=2), [4, "time"]), (nn.LSTM(5, 2), ["time", 5]), (nn.BatchNorm1d(6), [6]),
-    (nn.Conv2d(3, 4, 3), [3, 224, 224]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv1d(4, 2, 3, groups=2), [4, "time"]),
+        (nn.LSTM(5, 2), ["time", 5]),
+        (nn.BatchNorm1d(6), [6]),
+        (nn.Conv2d(3, 4, 3), [3, 224, 224]),
+    ],
+)
 def test_layers_that_say_what_they_take(layer, shape):
     assert next(guesses(nn.Sequential(nn.ReLU(), layer)))[0]["shape"] == shape
     with pytest.raises(ConfigError, match="none of its layers says what it takes"):
@@ -253,16 +267,19 @@ CLASSIFIES = {"architectures": ["BertForSequenceClassification"]}
 ONE_LABEL = {**CLASSIFIES, "id2label": {"0": "LABEL_0"}}
 
 
-@pytest.mark.parametrize(("config", "files", "task"), [
-    (CLASSIFIES, {}, "text-classification"),
-    ({"architectures": ["ViTForImageClassification"]}, {}, "image-classification"),
-    ({"architectures": ["BertModel"]}, {}, "feature-extraction"),
-    ({"architectures": ["BertForMaskedLM"]}, {}, "fill-mask"),
-    # sentence-transformers give vectors whatever head there was, and their cross-encoders rank
-    ({"architectures": ["MPNetForMaskedLM"]}, {"modules": []}, "feature-extraction"),
-    ({**ONE_LABEL, "sentence_transformers": {}}, {}, "rerank"),
-    (ONE_LABEL, {"modules": [], "config_sentence_transformers": {"model_type": "CrossEncoder"}}, "rerank"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "files", "task"),
+    [
+        (CLASSIFIES, {}, "text-classification"),
+        ({"architectures": ["ViTForImageClassification"]}, {}, "image-classification"),
+        ({"architectures": ["BertModel"]}, {}, "feature-extraction"),
+        ({"architectures": ["BertForMaskedLM"]}, {}, "fill-mask"),
+        # sentence-transformers give vectors whatever head there was, and their cross-encoders rank
+        ({"architectures": ["MPNetForMaskedLM"]}, {"modules": []}, "feature-extraction"),
+        ({**ONE_LABEL, "sentence_transformers": {}}, {}, "rerank"),
+        (ONE_LABEL, {"modules": [], "config_sentence_transformers": {"model_type": "CrossEncoder"}}, "rerank"),
+    ],
+)
 def test_architectures_say_the_task(tmp_path, config, files, task):
     assert fitting_task(saved(tmp_path / "saved", config, **files)) == task
 

@@ -84,23 +84,30 @@ def test_a_fixed_batch_says_how_to_export(tmp_path):
     assert try_out(opened(tmp_path, toml=BARE + "[batching]\nmax_batch = 1\n", batch=1)) == []
 
 
-@pytest.mark.parametrize(("toml", "message"), [
-    (declared("z", "FP32", "[3]"), "input 'z': expected one of the graph's inputs ('x')"),
-    (declared("x", "FP64", "[3]"), "input 'x': the graph has FP32, model.toml says FP64"),
-    (declared("x", "FP32", "[4]"), "without the batch, [batch, 3], model.toml has [4]"),
-    ("kwargs = { threads = 0 }\n" + BARE, "kwargs.threads: expected a number of threads, at least 1, got 0"),
-    ('weights = "w.pt"\n' + BARE, "weights need a source that returns an nn.Module, got OnnxModel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        (declared("z", "FP32", "[3]"), "input 'z': expected one of the graph's inputs ('x')"),
+        (declared("x", "FP64", "[3]"), "input 'x': the graph has FP32, model.toml says FP64"),
+        (declared("x", "FP32", "[4]"), "without the batch, [batch, 3], model.toml has [4]"),
+        ("kwargs = { threads = 0 }\n" + BARE, "kwargs.threads: expected a number of threads, at least 1, got 0"),
+        ('weights = "w.pt"\n' + BARE, "weights need a source that returns an nn.Module, got OnnxModel"),
+    ],
+)
 def test_what_does_not_fit_the_graph(tmp_path, toml, message):
     assert message in refused(folder_with(tmp_path, toml=toml))
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda path: None, "model.onnx: no such file"),
-    (lambda path: path.write_bytes(b"garbage"), "model.onnx: expected an ONNX model"),
-    (identity(["n", 2], operator="Nonsense"), "Nonsense"),
-    (identity(["n", 2], TensorProto.BFLOAT16), "bfloat16 is served as FP32"),
-], ids=["missing", "garbage", "unknown operator", "bfloat16"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "model.onnx: no such file"),
+        (lambda path: path.write_bytes(b"garbage"), "model.onnx: expected an ONNX model"),
+        (identity(["n", 2], operator="Nonsense"), "Nonsense"),
+        (identity(["n", 2], TensorProto.BFLOAT16), "bfloat16 is served as FP32"),
+    ],
+    ids=["missing", "garbage", "unknown operator", "bfloat16"],
+)
 def test_what_cannot_be_served(tmp_path, capfd, make, message):
     assert message in refused(folder_with(tmp_path, make))
     assert "\x1b" not in capfd.readouterr().err

@@ -102,13 +102,17 @@ def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(compiled)
         assert call(torch.ones(2, 3, 4))[0].dtype == torch.float32
 
 
-@pytest.mark.parametrize(("one", "warned"), [
-    (spec("ids", "INT64", 2), True),
-    (replace(spec("low", "INT32", 2), minimum=0), True),
-    (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
-    (spec("pixels", "UINT8", 2), False), (spec("x", "FP32", 2), False),
-    (spec("lengths", "INT64", lengths_of="tokens"), False),  # no client can send it
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "warned"),
+    [
+        (spec("ids", "INT64", 2), True),
+        (replace(spec("low", "INT32", 2), minimum=0), True),
+        (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
+        (spec("pixels", "UINT8", 2), False),
+        (spec("x", "FP32", 2), False),
+        (spec("lengths", "INT64", lengths_of="tokens"), False),  # no client can send it
+    ],
+)
 def test_indices_without_bounds_are_warned_of(caplog, one, warned):
     warn_of_indices(model_of(nn.Identity(), (one,)))
     assert [one.name in record.getMessage() for record in caplog.records] == [True] * warned

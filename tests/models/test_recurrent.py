@@ -49,12 +49,15 @@ def test_a_cell_serves_like_any_model(tmp_path):
     assert not model.takes_parameters
 
 
-@pytest.mark.parametrize(("code", "toml", "message"), [
-    (CODE, "kwargs = { shape = 0 }\n" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
-    (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
-    (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
-    (CODE, "recurrent = 1\n" + TOML, "recurrent: expected a boolean, got 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "toml", "message"),
+    [
+        (CODE, "kwargs = { shape = 0 }\n" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
+        (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
+        (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
+        (CODE, "recurrent = 1\n" + TOML, "recurrent: expected a boolean, got 1"),
+    ],
+)
 def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     folder = write_model(tmp_path / "m", toml, code)
     text = refused(folder)
@@ -99,30 +102,35 @@ X, Y, W = spec("x", "time", 2), spec("y", 2), spec("w", 3)
 UNBOUND = spec("x", "time", 2, bound=UNBOUNDED)
 
 
-@pytest.mark.parametrize(("axis", "expected"), [
-    (axis_of([X], [Y]), {"name": "time", "place": 0, "dim": 1, "most": 9}),
-    # with start the first variable axis of any input; without it the first axis of the first input
-    (axis_of([W, spec("x", 3, "time")], [Y], Starts()), {"name": "time", "place": 1, "dim": 2}),
-    (axis_of([W, X], [Y]), {"name": ""}),
-    (axis_of([X], [Y], max_steps=4), {"most": 4, "shortens": True}),
-    (axis_of([UNBOUND], [Y]), {"most": None}),
-    (axis_of([spec("x", 3)], [Y]), {"most": None}),
-    (axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]),
-     {"own": (False, True, False), "follower": "a"}),
-    # finish may return other axes of the inputs
-    (axis_of([X, spec("w", "width")], [spec("z", "width", "time")], Finishes()), {"name": "time"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [
+        (axis_of([X], [Y]), {"name": "time", "place": 0, "dim": 1, "most": 9}),
+        # with start the first variable axis of any input; without it the first axis of the first input
+        (axis_of([W, spec("x", 3, "time")], [Y], Starts()), {"name": "time", "place": 1, "dim": 2}),
+        (axis_of([W, X], [Y]), {"name": ""}),
+        (axis_of([X], [Y], max_steps=4), {"most": 4, "shortens": True}),
+        (axis_of([UNBOUND], [Y]), {"most": None}),
+        (axis_of([spec("x", 3)], [Y]), {"most": None}),
+        (axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]), {"own": (False, True, False), "follower": "a"}),
+        # finish may return other axes of the inputs
+        (axis_of([X, spec("w", "width")], [spec("z", "width", "time")], Finishes()), {"name": "time"}),
+    ],
+)
 def test_the_axis_of_the_steps(axis, expected):
     assert {key: getattr(axis, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "cell", "message"), [
-    ([X, spec("t", 1, datatype="BYTES")], [Y], Starts(), r"inputs\[1\].datatype: expected a numeric type .*BYTES'"),
-    ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
-    ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
-    ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
-    ([UNBOUND], [spec("z", "own")], Reads(), r"outputs\[0\].shape: expected a bound of the axis 'own'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "cell", "message"),
+    [
+        ([X, spec("t", 1, datatype="BYTES")], [Y], Starts(), r"inputs\[1\].datatype: expected a numeric type .*BYTES'"),
+        ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
+        ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
+        ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
+        ([UNBOUND], [spec("z", "own")], Reads(), r"outputs\[0\].shape: expected a bound of the axis 'own'"),
+    ],
+)
 def test_what_does_not_fit(inputs, outputs, cell, message):
     with pytest.raises(ConfigError, match=message):
         axis_of(inputs, outputs, cell)

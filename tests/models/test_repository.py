@@ -190,9 +190,14 @@ def test_what_vanishes_meanwhile_is_not_there(tmp_path, monkeypatch):
     assert found(Repository(tmp_path)) == {"good": [1], "numbered": [1]}
 
 
-@pytest.mark.parametrize("toml", [
-    TOML + 'labels = "pipe.json"\n', f'weights = "pipe.json"\n{TOML}', TOML + '[warmup]\nfile = "pipe.json"\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "toml",
+    [
+        TOML + 'labels = "pipe.json"\n',
+        f'weights = "pipe.json"\n{TOML}',
+        TOML + '[warmup]\nfile = "pipe.json"\n',
+    ],
+)
 def test_no_file_of_a_model_is_waited_for(tmp_path, toml):
     folder = write_model(tmp_path / "m", toml, LINEAR)
     os.mkfifo(folder / "pipe.json")
@@ -238,12 +243,21 @@ def edit(path, text):
     path.write_text(path.read_text() + text if path.exists() else text)
 
 
-@pytest.mark.parametrize(("path", "name"), [
-    ("a/model.toml", "a"), ("a/weights/deep.bin", "a"), ("b/1/model.py", "b"), ("b/2/model.toml", "b"),
-    ("new/model.toml", "new"), ("bad/model.toml", "bad"),
-    ("a/.model.py.swp", None), ("a/__pycache__/model.pyc", None), ("none/model.py", None),
-    ("not a name/model.toml", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a/model.toml", "a"),
+        ("a/weights/deep.bin", "a"),
+        ("b/1/model.py", "b"),
+        ("b/2/model.toml", "b"),
+        ("new/model.toml", "new"),
+        ("bad/model.toml", "bad"),
+        ("a/.model.py.swp", None),
+        ("a/__pycache__/model.pyc", None),
+        ("none/model.py", None),
+        ("not a name/model.toml", None),
+    ],
+)
 async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, name):
     await watch.look()
     edit(tmp_path / path, CODE)

@@ -167,22 +167,40 @@ def with_layer(layer):
     return net
 
 
-@pytest.mark.parametrize(("net", "message"), [
-    (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
-    (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
-    (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
-     "expected a layer of one direction, got 'layer' with bidirectional=True"),
-    *((net_of(forward), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence")
-      for forward in (packed, packed_by_module)),
-    (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
-     "expected a module that calls 'layer' once, got 2 calls"),
-    (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
-     "expected nothing after 'layer' to read what comes before it, got 'ids'"),
-    (net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
-     "expected a module that torch.fx can trace, got TraceError"),
-    (net_of(lambda self, ids: self.read(ids)[0] * len(ids)),
-     r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
+        (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
+        (
+            with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
+            "expected a layer of one direction, got 'layer' with bidirectional=True",
+        ),
+        *(
+            (
+                net_of(forward),
+                "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence",
+            )
+            for forward in (packed, packed_by_module)
+        ),
+        (
+            net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
+            "expected a module that calls 'layer' once, got 2 calls",
+        ),
+        (
+            net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
+            "expected nothing after 'layer' to read what comes before it, got 'ids'",
+        ),
+        (
+            net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
+            "expected a module that torch.fx can trace, got TraceError",
+        ),
+        (
+            net_of(lambda self, ids: self.read(ids)[0] * len(ids)),
+            r"expected a module that torch.fx can trace, got .*; write x\.shape\[0\] in place of len\(x\)",
+        ),
+    ],
+)
 def test_what_cannot_be_taken_apart(net, message):
     with pytest.raises(ConfigError, match=f"recurrent: {message}"):
         by_its_layer(net, info_of([IDS], [ONE]))

@@ -49,14 +49,22 @@ ANOTHER = spec("y", "FP32", ("y.0", -1))
 GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
 
 
-@pytest.mark.parametrize(("call", "inputs", "outputs", "cause", "message"), [
-    (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
-    (lambda x: x * len(np.unique(x, axis=0)) / len(x), X, Y, Cause.COMPANY,
-     "filled up with copies of the last row"),
-    (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
-    (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
-    (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "inputs", "outputs", "cause", "message"),
+    [
+        (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
+        (
+            lambda x: x * len(np.unique(x, axis=0)) / len(x),
+            X,
+            Y,
+            Cause.COMPANY,
+            "filled up with copies of the last row",
+        ),
+        (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
+        (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
+        (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
+    ],
+)
 def test_what_is_found(call, inputs, outputs, cause, message):
     found = check(call, [inputs], [outputs])
     assert found is not None

@@ -67,11 +67,15 @@ def test_integers_keep_to_their_bounds(datatype):
         assert drawn(spec("x", datatype, 50, maximum=-5)) == {-6, -5}
 
 
-@pytest.mark.parametrize("mask", [
-    spec("attention_mask", "FP32", "tokens"),
-    spec("m", "INT64", "tokens", minimum=0, maximum=1),
-    spec("m", "BOOL", "tokens"), spec("length", "INT64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mask",
+    [
+        spec("attention_mask", "FP32", "tokens"),
+        spec("m", "INT64", "tokens", minimum=0, maximum=1),
+        spec("m", "BOOL", "tokens"),
+        spec("length", "INT64"),
+    ],
+)
 def test_masks_and_counts_beside_other_inputs_are_ones(mask):
     rows = made(spec("ids", "INT64", "tokens", maximum=30521), mask)
     assert drawn(spec("ids", "INT64", "tokens", maximum=30521), mask, index=1) == {1}
@@ -85,12 +89,17 @@ def lengths_of(rows, axis="n"):
     return [row.lengths[axis] for row in rows]
 
 
-@pytest.mark.parametrize(("bound", "buckets", "expected"), [
-    (UNBOUNDED, (1024, 4096), [16] * ROWS + [8] * 2),
-    (16, (), [16] * ROWS + [8] * 2), (1, (), [1] * ROWS), (128, (8,), [16] * ROWS + [9] * 2),
-    (32, (20, 30), [16] * ROWS + [8] * 2),
-    (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bound", "buckets", "expected"),
+    [
+        (UNBOUNDED, (1024, 4096), [16] * ROWS + [8] * 2),
+        (16, (), [16] * ROWS + [8] * 2),
+        (1, (), [1] * ROWS),
+        (128, (8,), [16] * ROWS + [9] * 2),
+        (32, (20, 30), [16] * ROWS + [8] * 2),
+        (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
+    ],
+)
 def test_made_up_rows_of_two_lengths_that_may_share_a_batch(bound, buckets, expected):
     rows = row_check_rows(info(spec("x", "FP32", "n", bound=bound), length_buckets=buckets))
     assert lengths_of(rows) == expected
@@ -169,24 +178,27 @@ def ids_and_mask(ids, mask):
     return {"ids": ids, "mask": mask}
 
 
-@pytest.mark.parametrize(("read", "content", "message"), [
-    (from_json, "{", "expected a readable .json file"),
-    (from_json, "[]", r"expected a V2 request body or a list of them, got \[\]"),
-    (from_json, {"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
-    (from_json, {"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
-    (from_json, beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
-    (from_json, beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
-    (from_json, beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
-    (from_json, beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
-    (from_npz, {}, "expected the inputs ids, mask, got none of 'ids'"),
-    (from_npz, {"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
-    (from_npz, ids_and_mask([[1]], [[1], [2]]), "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
-    (from_npz, ids_and_mask([[1] * 9], [[1] * 9]), r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
-    (from_npz, ids_and_mask([[1, 2]], [[1]]), "mask: axis 'tokens' has length 1 here, but 2 in an input"),
-    (from_npz, ids_and_mask([[1.5]], [[1]]), "ids: expected values that fit INT32, got dtype float64"),
-    (from_npz, ids_and_mask([[100]], [[1]]), "'ids': expected values from 0 to 99, got 100"),
-    (from_npz, ids_and_mask(np.array([[{}]], object), [[1]]), "expected a readable .npz file: Object arrays"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [
+        (from_json, "{", "expected a readable .json file"),
+        (from_json, "[]", r"expected a V2 request body or a list of them, got \[\]"),
+        (from_json, {"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
+        (from_json, {"inputs": [{"name": "idz"}]}, "inputs: expected the inputs ids, mask, got 'idz'"),
+        (from_json, beside_mask("INT64", [1, 1], [1]), r"\(ids\).datatype: expected INT32, got 'INT64'"),
+        (from_json, beside_mask("INT32", [0, 1], []), r"\(ids\).shape: expected at least 1 row"),
+        (from_json, beside_mask("INT32", [1, 2], [1]), r"\(ids\).data: expected 2 values for shape \[1, 2\], got 1"),
+        (from_json, beside_mask("INT32", [1, 1], [1.5]), r"\(ids\).data: expected INT32 values, got the number 1.5"),
+        (from_npz, {}, "expected the inputs ids, mask, got none of 'ids'"),
+        (from_npz, {"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
+        (from_npz, ids_and_mask([[1]], [[1], [2]]), "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
+        (from_npz, ids_and_mask([[1] * 9], [[1] * 9]), r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
+        (from_npz, ids_and_mask([[1, 2]], [[1]]), "mask: axis 'tokens' has length 1 here, but 2 in an input"),
+        (from_npz, ids_and_mask([[1.5]], [[1]]), "ids: expected values that fit INT32, got dtype float64"),
+        (from_npz, ids_and_mask([[100]], [[1]]), "'ids': expected values from 0 to 99, got 100"),
+        (from_npz, ids_and_mask(np.array([[{}]], object), [[1]]), "expected a readable .npz file: Object arrays"),
+    ],
+)
 def test_wrong_samples_name_the_file_and_the_key(tmp_path, read, content, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read(tmp_path, content, IDS, MASK)

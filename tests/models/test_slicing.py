@@ -79,14 +79,17 @@ def test_stages_of_equal_time(tmp_path, stages):
     assert_same(model, torch.randn(7, 3))
 
 
-@pytest.mark.parametrize(("extra", "message"), [
-    ('cuts = ["blocks.7"]', r"cuts: expected the name of a submodule, like blocks\.\d.*, got 'blocks.7'"),
-    ('cuts = ["unused"]', "cuts: expected a submodule that computes something, got 'unused'"),
-    ('cuts = ["head"]', "cuts: expected a submodule that something follows, got 'head'"),
-    ("stages = 1", "stages: expected"),
-    ('stages = 2\ncuts = ["stem"]', "stages: expected either stages or cuts, got both"),
-    ("stages = 60", "stages: expected fewer stages, got 60"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ('cuts = ["blocks.7"]', r"cuts: expected the name of a submodule, like blocks\.\d.*, got 'blocks.7'"),
+        ('cuts = ["unused"]', "cuts: expected a submodule that computes something, got 'unused'"),
+        ('cuts = ["head"]', "cuts: expected a submodule that something follows, got 'head'"),
+        ("stages = 1", "stages: expected"),
+        ('stages = 2\ncuts = ["stem"]', "stages: expected either stages or cuts, got both"),
+        ("stages = 60", "stages: expected fewer stages, got 60"),
+    ],
+)
 def test_a_wrong_declaration_is_one_line(tmp_path, extra, message):
     folder = folder_with(tmp_path, extra)
     text = refused(folder)
@@ -105,16 +108,26 @@ SAMPLED = TOML.replace("shape = [3] }}]\noutputs", "shape = ['t', 3], max_shape 
 HEAD = "        return self.head(x)"
 
 
-@pytest.mark.parametrize(("code", "toml", "message"), [
-    (f"{CODE}\ndef build():\n    return lambda x: x\n", TOML, "stages: expected a source that returns an nn.Mod"),
-    (f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n", TOML,
-     "stages: expected none for a source that returns Staged"),
-    (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
-    (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
-    # what torch.export does not see: state of the module's own that changes with each call
-    (CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"), TOML,
-     "expected stages that answer as the whole does, got output 'y'"),
-], ids=["function", "staged", "recurrent",   "branch", "state"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "toml", "message"),
+    [
+        (f"{CODE}\ndef build():\n    return lambda x: x\n", TOML, "stages: expected a source that returns an nn.Mod"),
+        (
+            f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n",
+            TOML,
+            "stages: expected none for a source that returns Staged",
+        ),
+        (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
+        (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
+        # what torch.export does not see: state of the module's own that changes with each call
+        (
+            CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"),
+            TOML,
+            "expected stages that answer as the whole does, got output 'y'",
+        ),
+    ],
+    ids=["function", "staged", "recurrent", "branch", "state"],
+)
 def test_what_cannot_be_cut(tmp_path, code, toml, message):
     assert message in refused(folder_with(tmp_path, "stages = 2", code, toml))
 

@@ -110,10 +110,13 @@ class Counting:
         return getattr(self._encoding, name)
 
 
-@pytest.mark.parametrize(("task", "head", "labels", "first"), [
-    ("token-classification", "TokenClassification", tiny.TAGS, []),
-    ("question-answering", "QuestionAnswering", {0: "start", 1: "end"}, [["the cat"]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "head", "labels", "first"),
+    [
+        ("token-classification", "TokenClassification", tiny.TAGS, []),
+        ("question-answering", "QuestionAnswering", {0: "start", 1: "end"}, [["the cat"]]),
+    ],
+)
 def test_the_time_to_read_a_text_grows_as_it_does(tmp_path, task, head, labels, first):
     """Not with its square: a text of 1 MiB kept a thread for hours."""
     tiny.save_bert(tmp_path / "weights", head, id2label=labels)
@@ -203,14 +206,17 @@ def test_logits_of_nan_are_no_answer(sat):
     assert (text, np.isnan(score)) == ("", True)
 
 
-@pytest.mark.parametrize(("context", "start", "end", "expected"), [
-    ("\u5317\u4eac\u5927\u5b66\u5728\u5317\u4eac", 2, 4, "\u5927\u5b66"),
-    ("\u6771\u4eac\u30bf\u30ef\u30fc\u306f", 2, 5, "\u30bf\u30ef\u30fc"),
-    ("\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28\u0e44\u0e17\u0e22", 0, 6, "\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28"),
-    ("the harbour is cold", 5, 8, "harbour"),
-    ("the harbour is cold", 4, 14, "harbour is"),
-    ("\u5728harbour\u5317", 3, 5, "harbour"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("context", "start", "end", "expected"),
+    [
+        ("\u5317\u4eac\u5927\u5b66\u5728\u5317\u4eac", 2, 4, "\u5927\u5b66"),
+        ("\u6771\u4eac\u30bf\u30ef\u30fc\u306f", 2, 5, "\u30bf\u30ef\u30fc"),
+        ("\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28\u0e44\u0e17\u0e22", 0, 6, "\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28"),
+        ("the harbour is cold", 5, 8, "harbour"),
+        ("the harbour is cold", 4, 14, "harbour is"),
+        ("\u5728harbour\u5317", 3, 5, "harbour"),
+    ],
+)
 def test_only_words_are_widened(context, start, end, expected):
     """The pre-tokenizer's pieces are whole runs of letters, tokens single letters, with or without the blank before."""
     letters = {letter: n for n, letter in enumerate(sorted({*context, "?", "\u2581"}))}

@@ -87,22 +87,30 @@ def test_lengths_fit_their_datatype(tmp_path, datatype):
         read(tmp_path, *tables)
 
 
-@pytest.mark.parametrize(("made", "key", "expected", "got"), [
-    (lengths("idz"), "lengths", "an input that clients send ('ids', 'image', 'fixed', 'text')", "'idz'"),
-    (lengths("image"), "lengths", "an input with one variable axis", "'image' of shape ['h', 'w', 3]"),
-    (lengths("fixed"), "lengths", "an input with a variable axis", "'fixed' of shape [2]"),
-    (lengths("text"), "lengths", "an input that is not of type BYTES", "'text'"),
-    (lengths("ids", shape="[1]"), "shape", "[] for lengths", "[1]"),
-    (lengths("ids", datatype="BOOL"), "datatype", "an integer type for lengths", "'BOOL'"),
-    (lengths("ids", datatype="INT8"), "datatype", "a type that holds lengths up to 300", "'INT8'"),
-    (lengths("ids", 'mask = "ids"'), "mask", "either lengths or a mask", "both"),
-    (mask("idz"), "mask", "an input that clients send", "'idz'"),
-    (mask("fixed", shape="[2]"), "mask", "an input with a variable axis", "'fixed' of shape [2]"),
-    (mask("text", shape='["words"]'), "mask", "an input that is not of type BYTES", "'text'"),
-    (mask("ids", shape='["tokens", 1]'), "shape", "['tokens'], the shape of 'ids'", "['tokens', 1]"),
-    (mask("image", shape='["h", 3]'), "shape", "the shape of 'image', or ['h', 'w'], its variable axes", "['h', 3]"),
-    (mask("ids", datatype="BYTES"), "datatype", "a numeric type or BOOL for a mask", "'BYTES'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "key", "expected", "got"),
+    [
+        (lengths("idz"), "lengths", "an input that clients send ('ids', 'image', 'fixed', 'text')", "'idz'"),
+        (lengths("image"), "lengths", "an input with one variable axis", "'image' of shape ['h', 'w', 3]"),
+        (lengths("fixed"), "lengths", "an input with a variable axis", "'fixed' of shape [2]"),
+        (lengths("text"), "lengths", "an input that is not of type BYTES", "'text'"),
+        (lengths("ids", shape="[1]"), "shape", "[] for lengths", "[1]"),
+        (lengths("ids", datatype="BOOL"), "datatype", "an integer type for lengths", "'BOOL'"),
+        (lengths("ids", datatype="INT8"), "datatype", "a type that holds lengths up to 300", "'INT8'"),
+        (lengths("ids", 'mask = "ids"'), "mask", "either lengths or a mask", "both"),
+        (mask("idz"), "mask", "an input that clients send", "'idz'"),
+        (mask("fixed", shape="[2]"), "mask", "an input with a variable axis", "'fixed' of shape [2]"),
+        (mask("text", shape='["words"]'), "mask", "an input that is not of type BYTES", "'text'"),
+        (mask("ids", shape='["tokens", 1]'), "shape", "['tokens'], the shape of 'ids'", "['tokens', 1]"),
+        (
+            mask("image", shape='["h", 3]'),
+            "shape",
+            "the shape of 'image', or ['h', 'w'], its variable axes",
+            "['h', 3]",
+        ),
+        (mask("ids", datatype="BYTES"), "datatype", "a numeric type or BOOL for a mask", "'BYTES'"),
+    ],
+)
 def test_an_input_that_cannot_be_made_is_one_line(tmp_path, made, key, expected, got):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, IDS, IMAGE, FIXED, TEXT, made, SCORE)
@@ -150,10 +158,16 @@ Named = namedtuple("Named", ["z", "y"])  # in an order of its own
 Others = namedtuple("Others", ["first", "second"])
 
 
-@pytest.mark.parametrize("wrap", [
-    tuple, list, lambda pair: {"z": pair[1], "y": pair[0]}, lambda pair: Named(y=pair[0], z=pair[1]),
-    lambda pair: Others(*pair),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        tuple,
+        list,
+        lambda pair: {"z": pair[1], "y": pair[0]},
+        lambda pair: Named(y=pair[0], z=pair[1]),
+        lambda pair: Others(*pair),
+    ],
+)
 def test_all_forms_give_the_declared_order_without_a_copy(wrap):
     y, z = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
     values = normalise(wrap((y, z)), [Y, Z])
@@ -161,15 +175,18 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
     assert values[1] is z
 
 
-@pytest.mark.parametrize(("result", "message"), [
-    (torch.ones(2, 3), r"expected 2 outputs \['y', 'z'\], got 1"),
-    ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
-    ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
-    ({"y": 1, "z": 2, 3: 3}, r"expected the outputs \['y', 'z'\], got \['3', 'y', 'z'\]"),
-    (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
-    (SimpleNamespace(y=1, z=2), "got SimpleNamespace: return a dict of its fields"),
-    ((torch.ones(2, 3), torch.ones(2), None), r"expected 2 outputs .*, got 3, with None: leave it out$"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (torch.ones(2, 3), r"expected 2 outputs \['y', 'z'\], got 1"),
+        ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
+        ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
+        ({"y": 1, "z": 2, 3: 3}, r"expected the outputs \['y', 'z'\], got \['3', 'y', 'z'\]"),
+        (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
+        (SimpleNamespace(y=1, z=2), "got SimpleNamespace: return a dict of its fields"),
+        ((torch.ones(2, 3), torch.ones(2), None), r"expected 2 outputs .*, got 3, with None: leave it out$"),
+    ],
+)
 def test_normalise_names_what_is_wrong(result, message):
     with pytest.raises(ConfigError, match=message):
         normalise(result, [Y, Z])
@@ -187,22 +204,25 @@ def test_a_coroutine_or_a_generator_is_no_result():
     gc.collect()
 
 
-@pytest.mark.parametrize(("declared", "value", "message"), [
-    (Y, torch.ones(2, 4), r"output 'y': expected shape \[2, 3\], got \[2, 4\]"),
-    (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
-    (Y, torch.ones(2, 3, dtype=torch.float64), r"expected FP32 \(torch.float32\), got torch.float64"),
-    (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
-    (spec("t", "BYTES", 1), torch.ones(2, 1), "expected BYTES"),
-    (spec("t", "UINT16", 3), torch.ones(2, 3).bfloat16(), r"UINT16 .*, got torch.bfloat16$"),
-    (Y, torch.ones(2, 3).to_sparse(), r"'y': .*, got torch.float32 of layout torch.sparse_coo: .*to_dense\(\)"),
-    (Y, torch.ones(2, 3, device="meta"), "a Tensor on meta without values"),
-    (Y, FakeTensorMode().from_tensor(torch.ones(2, 3)), "a FakeTensor on cpu without values"),
-    (Y, torch.ones(2, 3).to(torch.complex64), r"got torch.complex64: return y.real"),
-    (Y, torch.ones(2, 3).to(torch.float8_e4m3fn), r"got torch.float8_e4m3fn$"),
-    (Y, torch.nested.nested_tensor([torch.ones(3)] * 2, layout=torch.jagged), "got .* where their number differs"),
-    (spec("t", "BYTES", 1), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
-    (spec("t", "BYTES"), (["a", "b"],), r"'t': expected an array of text \(numpy.array\(.*object\)\), got list$"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("declared", "value", "message"),
+    [
+        (Y, torch.ones(2, 4), r"output 'y': expected shape \[2, 3\], got \[2, 4\]"),
+        (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
+        (Y, torch.ones(2, 3, dtype=torch.float64), r"expected FP32 \(torch.float32\), got torch.float64"),
+        (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
+        (spec("t", "BYTES", 1), torch.ones(2, 1), "expected BYTES"),
+        (spec("t", "UINT16", 3), torch.ones(2, 3).bfloat16(), r"UINT16 .*, got torch.bfloat16$"),
+        (Y, torch.ones(2, 3).to_sparse(), r"'y': .*, got torch.float32 of layout torch.sparse_coo: .*to_dense\(\)"),
+        (Y, torch.ones(2, 3, device="meta"), "a Tensor on meta without values"),
+        (Y, FakeTensorMode().from_tensor(torch.ones(2, 3)), "a FakeTensor on cpu without values"),
+        (Y, torch.ones(2, 3).to(torch.complex64), r"got torch.complex64: return y.real"),
+        (Y, torch.ones(2, 3).to(torch.float8_e4m3fn), r"got torch.float8_e4m3fn$"),
+        (Y, torch.nested.nested_tensor([torch.ones(3)] * 2, layout=torch.jagged), "got .* where their number differs"),
+        (spec("t", "BYTES", 1), np.array([["a"], ["b"]]), r"dtype=object.*, got <U1"),
+        (spec("t", "BYTES"), (["a", "b"],), r"'t': expected an array of text \(numpy.array\(.*object\)\), got list$"),
+    ],
+)
 def test_a_wrong_output_is_named_with_both_sides(declared, value, message):
     with pytest.raises(ConfigError, match=message):
         copied(*returned(value, [declared], 2, {"tokens": 5}), declared, 2)

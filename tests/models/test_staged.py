@@ -26,23 +26,29 @@ def add(doubled, x):
     return doubled + x
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: Staged([]), "expected a list of callables"),
-    (lambda: Staged(double), "expected a list of callables"),
-    (lambda: Staged([double, 3]), "expected a callable as stage 1, got int"),
-    (lambda: Staged([double, add], again=[(0,), ()]), "none for the first"),
-    (lambda: Staged([double, add], again=[()]), "an entry of `again` for each stage"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Staged([]), "expected a list of callables"),
+        (lambda: Staged(double), "expected a list of callables"),
+        (lambda: Staged([double, 3]), "expected a callable as stage 1, got int"),
+        (lambda: Staged([double, add], again=[(0,), ()]), "none for the first"),
+        (lambda: Staged([double, add], again=[()]), "an entry of `again` for each stage"),
+    ],
+)
 def test_what_is_no_model_in_stages(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
 
-@pytest.mark.parametrize(("first", "message"), [
-    (lambda x: {"y": x}, "stage 0: expected a tensor or a tuple of tensors, got dict"),
-    (lambda x: (x, 3), "stage 0: value 1: expected a tensor, got int"),
-    (lambda x: x.T, r"stage 0: value 0: expected 3 rows first, got shape \[2, 3\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (lambda x: {"y": x}, "stage 0: expected a tensor or a tuple of tensors, got dict"),
+        (lambda x: (x, 3), "stage 0: value 1: expected a tensor, got int"),
+        (lambda x: x.T, r"stage 0: value 0: expected 3 rows first, got shape \[2, 3\]"),
+    ],
+)
 def test_what_a_stage_must_not_pass_on(first, message):
     with pytest.raises(ConfigError, match=message):
         Staged([first, lambda x: x])(torch.ones(3, 2))
@@ -92,10 +98,13 @@ def centred(x):
     return x - x.mean(0)
 
 
-@pytest.mark.parametrize(("stages", "message"), [
-    ((twice, centred, twice), "depends on the other rows of its batch: output 'stage 1': "),
-    ((twice, lambda x: (x, centred(x)), lambda x, y: x), "output 'stage 1, value 1': "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((twice, centred, twice), "depends on the other rows of its batch: output 'stage 1': "),
+        ((twice, lambda x: (x, centred(x)), lambda x, y: x), "output 'stage 1, value 1': "),
+    ],
+)
 def test_a_stage_that_looks_at_other_rows_is_named(stages, message):
     with pytest.raises(ConfigError, match=message):
         try_out(model(*stages))
@@ -126,10 +135,13 @@ def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
     assert try_out(model(*stages, again=[(), (), (1,)], **given)) == []
 
 
-@pytest.mark.parametrize(("first", "second", "got"), [
-    (lambda x: x[:, ::2], lambda h: h.sum((1, 2)), r"\[1, 8, 2\] of a row of {'t': 16}, \[1, 4, 2\] of a row of"),
-    (lambda x: x @ x.mT, lambda h: h.diagonal(dim1=1, dim2=2).sum(1), r"\[1, 16, 16\] of .*, \[1, 8, 8\] of"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second", "got"),
+    [
+        (lambda x: x[:, ::2], lambda h: h.sum((1, 2)), r"\[1, 8, 2\] of a row of {'t': 16}, \[1, 4, 2\] of a row of"),
+        (lambda x: x @ x.mT, lambda h: h.diagonal(dim1=1, dim2=2).sum(1), r"\[1, 16, 16\] of .*, \[1, 8, 8\] of"),
+    ],
+)
 def test_what_cannot_be_joined_between_stages_says_so(first, second, got):
     message = f"^stage 0: value 0: expected a second axis as long as 't' .*, got {got} .*: cut the model elsewhere$"
     with pytest.raises(ConfigError, match=message):

@@ -27,9 +27,14 @@ def scores_of(found):
 LETTERS = ["a b c", "a b c d e f g a a", "d"]
 
 
-@pytest.mark.parametrize(("save", "rows"), [
-    (tiny.save_bert, TEXTS), (tiny.save_roberta, LETTERS), (tiny.save_gpt2, LETTERS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("save", "rows"),
+    [
+        (tiny.save_bert, TEXTS),
+        (tiny.save_roberta, LETTERS),
+        (tiny.save_gpt2, LETTERS),
+    ],
+)
 def test_text_classification_answers_as_transformers_does(tmp_path, save, rows):
     original = save(tmp_path / "weights")
     model, labels = tried(tmp_path, "text-classification"), original.config.id2label
@@ -199,25 +204,45 @@ def without_a_tokenizer(weights):
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
 
 
-@pytest.mark.parametrize(("spoil", "told"), [
-    (without_a_head, "task: expected weights with all of a model for 'text-classification', got none for classifier."),
-    # by transformers' own message one would read a report that is shown nowhere
-    (config_with(id2label={"0": "a", "1": "b"}),
-     "expected classifier.bias of [2], as config.json says, got [3] in the weights"),
-    (config_with(id2label={"1": "a", "2": "b", "3": "c"}),
-     "config.json: id2label: expected labels of 0 to 2, got those of 1, 2, 3"),
-    (pickled_whole, "expected safetensors or a state dict of plain tensors, got a pickle of something else: write it "
-     "by save_pretrained"),
-    # without peft transformers serves the model that the adapter is for
-    (lambda weights: edit_json(weights / "adapter_config.json"),
-     "adapter_config.json: an adapter is not applied: save the whole model"),
-    (lambda weights: (weights / "model.safetensors").write_text(LFS_POINTER), "`git lfs pull` fetches them"),
-    (without_a_tokenizer, "expected a tokenizer (tokenizer.json) beside the weights in "),
-    (lambda weights: tiny.save_tokenizer(weights, words=[*tiny.WORDS, "more"]),
-     "expected a tokenizer of at most the 25 tokens that the model knows, got 26"),
-    (with_code, 'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code '
-     "that you have read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            without_a_head,
+            "task: expected weights with all of a model for 'text-classification', got none for classifier.",
+        ),
+        # by transformers' own message one would read a report that is shown nowhere
+        (
+            config_with(id2label={"0": "a", "1": "b"}),
+            "expected classifier.bias of [2], as config.json says, got [3] in the weights",
+        ),
+        (
+            config_with(id2label={"1": "a", "2": "b", "3": "c"}),
+            "config.json: id2label: expected labels of 0 to 2, got those of 1, 2, 3",
+        ),
+        (
+            pickled_whole,
+            "expected safetensors or a state dict of plain tensors, got a pickle of something else: write it "
+            "by save_pretrained",
+        ),
+        # without peft transformers serves the model that the adapter is for
+        (
+            lambda weights: edit_json(weights / "adapter_config.json"),
+            "adapter_config.json: an adapter is not applied: save the whole model",
+        ),
+        (lambda weights: (weights / "model.safetensors").write_text(LFS_POINTER), "`git lfs pull` fetches them"),
+        (without_a_tokenizer, "expected a tokenizer (tokenizer.json) beside the weights in "),
+        (
+            lambda weights: tiny.save_tokenizer(weights, words=[*tiny.WORDS, "more"]),
+            "expected a tokenizer of at most the 25 tokens that the model knows, got 26",
+        ),
+        (
+            with_code,
+            'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code '
+            "that you have read",
+        ),
+    ],
+)
 def test_weights_that_cannot_be_served_say_why(tmp_path, spoil, told):
     weights = tmp_path / "weights"
     tiny.save_bert(weights)
@@ -248,16 +273,23 @@ def test_a_missing_image_processor(tmp_path):
     assert len(told) < 600
 
 
-@pytest.mark.parametrize(("task", "options", "more", "message"), [
-    ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
-    ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
-    ("speech", "", "", "task: expected one of text-classification, "),
-    ("rerank", "", "", "task: expected weights with one label for 'rerank', got 3"),
-    ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
-    ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
-    ("text-classification", "", "kwargs = { ignore_mismatched_sizes = true, num_labels = 2 }",
-     "expected classifier.bias of [2], as config.json says, got [3] in the weights"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "options", "more", "message"),
+    [
+        ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
+        ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
+        ("speech", "", "", "task: expected one of text-classification, "),
+        ("rerank", "", "", "task: expected weights with one label for 'rerank', got 3"),
+        ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
+        ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
+        (
+            "text-classification",
+            "",
+            "kwargs = { ignore_mismatched_sizes = true, num_labels = 2 }",
+            "expected classifier.bias of [2], as config.json says, got [3] in the weights",
+        ),
+    ],
+)
 def test_what_model_toml_may_not_say(tmp_path, task, options, more, message):
     tiny.save_bert(tmp_path / "weights")
     assert broken(tmp_path, task, options, more).startswith(message)

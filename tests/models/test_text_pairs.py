@@ -43,10 +43,15 @@ TANH = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.
 PROMPT = {"prompts": {"query": "a dog ran , "}, "default_prompt_name": "query"}
 
 
-@pytest.mark.parametrize(("file", "said", "function", "prompt"), [
-    ("config.json", {}, torch.sigmoid, ""), ("config.json", TANH, torch.tanh, ""),
-    (SENTENCES, PROMPT, torch.sigmoid, "a dog ran , "),
-], ids=["sigmoid", "tanh", "prompt"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "said", "function", "prompt"),
+    [
+        ("config.json", {}, torch.sigmoid, ""),
+        ("config.json", TANH, torch.tanh, ""),
+        (SENTENCES, PROMPT, torch.sigmoid, "a dog ran , "),
+    ],
+    ids=["sigmoid", "tanh", "prompt"],
+)
 def test_texts_are_ranked_as_their_folder_says(tmp_path, file, said, function, prompt):
     original = tiny.save_bert(tmp_path / "weights", id2label=ONE_LABEL)
     edit_json(tmp_path / "weights" / file, **said)
@@ -137,16 +142,27 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path):
         assert context[found["start"] : found["end"]] == answer
 
 
-@pytest.mark.parametrize(("task", "kind", "columns", "message"), [
-    ("rerank", "SequenceClassification", (["a", "a"], ["a", "a " * 9]),
-     "query and document of row 1: expected at "),
-    ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
-    ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
-    ("sentence-similarity", "", (["a"], [["a", "a " * 9]]), r"sentences\[1\]: expected at most 10 tokens, got 11"),
-    ("sentence-similarity", "", (["a " * 9], [["a"]]), "source_sentence: expected at most 10 tokens, got 11"),
-    ("sentence-similarity", "", (["a", "a"], [["a", "a"], [b"\xff", "a"]]),
-     r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "kind", "columns", "message"),
+    [
+        (
+            "rerank",
+            "SequenceClassification",
+            (["a", "a"], ["a", "a " * 9]),
+            "query and document of row 1: expected at ",
+        ),
+        ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
+        ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
+        ("sentence-similarity", "", (["a"], [["a", "a " * 9]]), r"sentences\[1\]: expected at most 10 tokens, got 11"),
+        ("sentence-similarity", "", (["a " * 9], [["a"]]), "source_sentence: expected at most 10 tokens, got 11"),
+        (
+            "sentence-similarity",
+            "",
+            (["a", "a"], [["a", "a"], [b"\xff", "a"]]),
+            r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff",
+        ),
+    ],
+)
 def test_texts_that_do_not_fit_are_named(tmp_path, task, kind, columns, message):
     tiny.save_bert(tmp_path / "weights", kind, id2label=ONE_LABEL)
     front = opened(tmp_path, task, "max_tokens = 10").front
@@ -207,12 +223,19 @@ def dense_layer():
 OLD_CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 16}
 
 
-@pytest.mark.parametrize(("pooling", "pooled", "kinds"), [
-    (OLD_CLS, lambda hidden: hidden[0], ("Normalize",)),
-    ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, lambda hidden: hidden.mean(dim=0), ()),
-    ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, lambda hidden: hidden[-1], ("Normalize",)),
-    ({"embedding_dimension": 16, "pooling_mode": ["mean"]}, lambda hidden: hidden.mean(dim=0), ("Dense", "Normalize")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pooling", "pooled", "kinds"),
+    [
+        (OLD_CLS, lambda hidden: hidden[0], ("Normalize",)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, lambda hidden: hidden.mean(dim=0), ()),
+        ({"embedding_dimension": 16, "pooling_mode": "lasttoken"}, lambda hidden: hidden[-1], ("Normalize",)),
+        (
+            {"embedding_dimension": 16, "pooling_mode": ["mean"]},
+            lambda hidden: hidden.mean(dim=0),
+            ("Dense", "Normalize"),
+        ),
+    ],
+)
 def test_the_steps_that_the_folder_lists(tmp_path, pooling, pooled, kinds):
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
@@ -321,10 +344,13 @@ def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path, task)
         model.front.reader.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
 
 
-@pytest.mark.parametrize(("pooling", "kinds", "message"), [
-    ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says max"),
-    (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pooling", "kinds", "message"),
+    [
+        ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says max"),
+        (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
+    ],
+)
 def test_steps_that_are_not_made_here(tmp_path, pooling, kinds, message):
     tiny.save_bert(tmp_path / "weights", "")
     write_steps(tmp_path / "weights", pooling, *kinds)

@@ -143,11 +143,14 @@ def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, expor
         gc.enable()
 
 
-@pytest.mark.parametrize(("rows", "told"), [
-    (1, "a batch of 2 rows: .*; a batch of 1 .* Export it with a dynamic batch dimension"),
-    (2, "a batch of 1 row: .*; a batch of 2 .* Export it with a dynamic batch dimension"),
-    (3, r"a batch of 1 row: .*: was it exported, or written, for one batch size\?"),  # which is never tried
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (1, "a batch of 2 rows: .*; a batch of 1 .* Export it with a dynamic batch dimension"),
+        (2, "a batch of 1 row: .*; a batch of 2 .* Export it with a dynamic batch dimension"),
+        (3, r"a batch of 1 row: .*: was it exported, or written, for one batch size\?"),  # which is never tried
+    ],
+)
 def test_a_fixed_batch_is_refused_and_says_why(tmp_path, exported, rows, told):
     program = torch.export.export(exported[1], (torch.zeros(rows, 3),))
     model = loaded(folder_with(tmp_path, "model.pt2", partial(torch.export.save, program)))
@@ -315,19 +318,29 @@ WRAPPED = "its names begin with {0!r}: save model.{0}.state_dict(), that part al
 CHECKPOINT = {"epoch": 3, "optimizer": {"state": {}}, "net": nn.Linear(3, 3).state_dict()}
 
 
-@pytest.mark.parametrize(("name", "save", "told"), [
-    ("w.safetensors", lambda path: path.write_bytes(b"garbage"), UNFIT),
-    ("w.safetensors", plain(weight=(3, 3)), UNFIT),
-    ("w.safetensors", plain(weight=(3, 3), bias=3, more=1), UNFIT),
-    ("w.safetensors", plain(weight=(4, 3), bias=3), UNFIT),
-    ("w.safetensors", partial(save_file, of_wrapper("module")), WRAPPED.format("module")),
-    ("w.pt", partial(torch.save, of_wrapper("_orig_mod.net")), WRAPPED.format("_orig_mod.net")),
-    ("w.pt", None, "w.pt: expected a file, got nothing"),
-    ("w.pt", lambda path: torch.jit.script(nn.Linear(3, 3)).save(path),
-     "got TorchScript, a whole model: name it by source"),
-    ("w.pt", partial(torch.save, CHECKPOINT),
-     "it is a checkpoint that has them below 'net': save that state dict alone"),
-], ids=["garbage", "few", "many", "shape", "wrapper", "compiled", "missing", "TorchScript", "checkpoint"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "save", "told"),
+    [
+        ("w.safetensors", lambda path: path.write_bytes(b"garbage"), UNFIT),
+        ("w.safetensors", plain(weight=(3, 3)), UNFIT),
+        ("w.safetensors", plain(weight=(3, 3), bias=3, more=1), UNFIT),
+        ("w.safetensors", plain(weight=(4, 3), bias=3), UNFIT),
+        ("w.safetensors", partial(save_file, of_wrapper("module")), WRAPPED.format("module")),
+        ("w.pt", partial(torch.save, of_wrapper("_orig_mod.net")), WRAPPED.format("_orig_mod.net")),
+        ("w.pt", None, "w.pt: expected a file, got nothing"),
+        (
+            "w.pt",
+            lambda path: torch.jit.script(nn.Linear(3, 3)).save(path),
+            "got TorchScript, a whole model: name it by source",
+        ),
+        (
+            "w.pt",
+            partial(torch.save, CHECKPOINT),
+            "it is a checkpoint that has them below 'net': save that state dict alone",
+        ),
+    ],
+    ids=["garbage", "few", "many", "shape", "wrapper", "compiled", "missing", "TorchScript", "checkpoint"],
+)
 def test_weights_that_do_not_fit_name_their_file_and_say_what_it_is(tmp_path, name, save, told):
     found = refused(with_weights(tmp_path, name, save))
     assert found.startswith(f"{tmp_path / 'm' / name}: ")

@@ -66,14 +66,17 @@ class Alone(nn.Module):
 
 
 @pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("trace", [
-    lambda net: fx.Tracer().trace(net),
-    lambda net: torch.export.export(net, (torch.ones(2, 3),), strict=False),
-    pytest.param(
-        lambda net: torch.jit.trace(net, torch.ones(2, 3), check_trace=False),
-        marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda net: fx.Tracer().trace(net),
+        lambda net: torch.export.export(net, (torch.ones(2, 3),), strict=False),
+        pytest.param(
+            lambda net: torch.jit.trace(net, torch.ones(2, 3), check_trace=False),
+            marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+        ),
+    ],
+)
 def test_one_thread_at_a_time_traces(trace):
     trace(Alone())
 

@@ -122,18 +122,29 @@ def up_to(most, error):
 POSITIONS = nn.Embedding(32, 4)
 
 
-@pytest.mark.parametrize(("call", "inputs", "message"), [
-    (
-        lambda x: x.squeeze(), X,
-        r"a batch of 1 row: output 'y': expected shape \[1, 3\], got \[3\]; a batch of 2 rows and a batch of 8 "
-        r"rows work: does it squeeze\(\) without naming a dimension\?",
-    ),
-    (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
-    (up_to(4, ValueError("no")), X, "a batch of 8 rows: ValueError: .*; .* work: give the most rows that it takes as "),
-    (up_to(2, MemoryError("too large")), X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
-    (lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
-     r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "inputs", "message"),
+    [
+        (
+            lambda x: x.squeeze(),
+            X,
+            r"a batch of 1 row: output 'y': expected shape \[1, 3\], got \[3\]; a batch of 2 rows and a batch of 8 "
+            r"rows work: does it squeeze\(\) without naming a dimension\?",
+        ),
+        (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
+        (
+            up_to(4, ValueError("no")),
+            X,
+            "a batch of 8 rows: ValueError: .*; .* work: give the most rows that it takes as ",
+        ),
+        (up_to(2, MemoryError("too large")), X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
+        (
+            lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3],
+            SEQUENCE,
+            r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large",
+        ),
+    ],
+)
 def test_a_size_or_a_length_that_fails(call, inputs, message):
     assert re.search(message, refused(call, [inputs]))
 
@@ -153,12 +164,14 @@ INVALID = "if such rows are no valid input, give real rows: "
 NO_FIT = "an empty batch raises it, too, so no row can fit: correct the model, or the shapes in model.toml: "
 
 
-@pytest.mark.parametrize(("call", "inputs", "what", "hint"), [
-    (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
-    (nn.Embedding(1, 3), [spec("x", "INT64", minimum=5, maximum=9)],
-     "IndexError: index out of range", INVALID),
-    (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "inputs", "what", "hint"),
+    [
+        (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
+        (nn.Embedding(1, 3), [spec("x", "INT64", minimum=5, maximum=9)], "IndexError: index out of range", INVALID),
+        (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
+    ],
+)
 def test_a_model_that_raises_on_every_made_up_row_is_unfit(call, inputs, what, hint):
     with pytest.raises(Unfit, match=f"^it raises on every made-up row: {what}") as caught:
         try_out(model(call, inputs))
@@ -268,9 +281,14 @@ def test_a_network_in_training_mode_inside_another_object_is_named():
 # results of other numbers than rows
 
 
-@pytest.mark.parametrize("call", [
-    lambda x: [{"boxes": torch.ones(2, 4), "scores": torch.ones(2)} for _ in x],
-    lambda x: torch.ones(5, 3), lambda x: torch.cat([x, x]), lambda x: [list(x)],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: [{"boxes": torch.ones(2, 4), "scores": torch.ones(2)} for _ in x],
+        lambda x: torch.ones(5, 3),
+        lambda x: torch.cat([x, x]),
+        lambda x: [list(x)],
+    ],
+)
 def test_results_by_image_get_the_sentence_that_leads_to_a_way(call):
     assert "where their number differs, as that of boxes by image, pad it (docs/model-code.md" in refused(call)

@@ -132,10 +132,19 @@ def test_a_blank_image_is_named(digits, side, colour):
 PNG = SAMPLES[0].read_bytes()
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a" + b"\0" * 50,
-    PNG[:10], PNG[:100], PNG[: len(PNG) // 2],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not an image",
+        b"\x89PNG\r\n\x1a\n",
+        b"\xff\xd8\xff\xe0",
+        b"GIF89a" + b"\0" * 50,
+        PNG[:10],
+        PNG[:100],
+        PNG[: len(PNG) // 2],
+    ],
+)
 def test_garbage_and_files_cut_short_are_bad_requests(digits, body):
     with pytest.raises(BadRequest, match="image: expected a readable PNG or JPEG"):
         ask(digits, body)
