@@ -114,9 +114,7 @@ def _set(future: asyncio.Future[None]) -> None:
 
 def virtual_loop() -> VirtualLoop:
     """The loop that runs now."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    return loop
+    return asyncio.get_running_loop()
 
 
 def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -126,7 +124,6 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             loop = runner.get_loop()
-            assert isinstance(loop, VirtualLoop)
             try:
                 runner.run(test(*args, **kwargs))  # type: ignore[arg-type]
             except BaseException as exc:
@@ -279,7 +276,6 @@ class FakeDevice:
         return kind(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
-        assert isinstance(executor, TimedExecutor)
         with torch.inference_mode():
             return executor.trial(slots, size)
 
@@ -290,22 +286,20 @@ class FakeDevice:
         self.freed.append(executor)
 
     def push(self, worker: int, job: Job, stop: Stop) -> None:
-        pool = job.executor.pool
-        assert isinstance(pool, WatchedPool)
         pushed = Pushed(worker, job, stop, self._loop.now)
         pushed.fate = self.fate(pushed)
         self.pushed.append(pushed)
         if worker in self._lost:
             return  # a dead thread's queue takes everything and gives nothing back
         queue = self._queues[worker]
-        assert self.report is not None
         assert not self.closed
         if job.unit_id >= 0:  # those of the scheduler, beside one that is measured
             known = sum(one.job.unit_id >= 0 for one in queue)
             assert known < self.spec.push_depth, "more units than the worker's depth"
         assert 0 < len(job.slots) <= job.size <= self.spec.workers[worker].capacity
-        assert not any(pool.reading[slot] for slot in job.slots), "a slot in two units"
-        pool.reading.update(job.slots)
+        reading = job.executor.pool.reading
+        assert not any(reading[slot] for slot in job.slots), "a slot in two units"
+        reading.update(job.slots)
         queue.append(pushed)
         if len(queue) == 1:
             self._begin(queue, self.handover_ns)
@@ -354,12 +348,9 @@ class FakeDevice:
         if completion.outcome.error is Fault.DEVICE:
             self.die(pushed.worker)
             queue.clear()
-        pool = pushed.job.executor.pool
-        assert isinstance(pool, WatchedPool)
-        pool.reading.subtract(pushed.job.slots)
+        pushed.job.executor.pool.reading.subtract(pushed.job.slots)
         if queue:
             self._begin(queue)
-        assert self.report is not None
         self.report(completion)
 
     def _complete(self, pushed: Pushed) -> Completion:
@@ -369,7 +360,6 @@ class FakeDevice:
         if fault is None:
             try:
                 with torch.inference_mode():
-                    assert isinstance(job.executor, TimedExecutor)
                     (ran,) = job.executor.run(job._replace(steps=pushed.steps), Stop())
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, one_line(exc), exc

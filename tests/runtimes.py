@@ -174,11 +174,6 @@ class FakeRuntime(_StandIn):
         stream.graphs.add(replay)
         return replay, outputs
 
-    def refuse_in_capture(self, x: torch.Tensor) -> None:
-        """For a model's batch: raise as CUDA does when something that waits for the device is to be captured."""
-        if self.captures:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
     def draw(self, x: torch.Tensor) -> None:
         """For a model's batch, which draws random numbers."""
         self.drawings += 1

@@ -44,22 +44,17 @@ def test_once_it_has_ended_it_says_so(child: Child) -> None:
     assert child.process.returncode == -signal.SIGABRT
 
 
-def test_files_of_the_working_folder_are_no_modules_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pickle.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.chdir(tmp_path)
-    here = Child()
-    assert here.ask(os.getcwd) == str(tmp_path)
-    here.end()
-
-
 def test_it_finds_the_server_whatever_a_model_does_to_the_path_and_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Files of the working folder are no modules of it."""
     (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit(3)\n")
+    for name in ("pickle.py", "app/__init__.py"):
+        (tmp_path / name).write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     here = Child()
+    assert here.ask(os.getcwd) == str(tmp_path)
     assert here.ask(compiled, b"", "a.py", 0)
     here.end()
 
@@ -69,9 +64,6 @@ def test_a_child_whose_server_has_ended_says_nothing(how: str) -> None:
     """Its errors would be the last lines of the server's log."""
     question = pickle.dumps((os.getpid, (), {}))
     with subprocess.Popen([sys.executable, "-c", _CHILD, "nice"], stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdin.write(question)
         process.stdin.flush()
         assert pickle.load(process.stdout) == process.pid

@@ -52,7 +52,6 @@ def _threads_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _few_loads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Control tables for all loads take a second for each model under `adaptive`."""
-    assert tables.solve.__kwdefaults__ is not None
     monkeypatch.setitem(tables.solve.__kwdefaults__, "loads", (0.1, 0.5, 0.9))
     if "process_of_its_own" not in request.node.name:
         monkeypatch.setattr("app.engine.profiling.tables.Solver.solve", _solve_here)

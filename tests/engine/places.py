@@ -26,7 +26,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 
 from .conformance.world import Trips
-from .rig import answers, ask, rows_of, started
+from .rig import answers, ask, rows_of
 
 KINDS = ("cpu", "graphs", "eager")
 
@@ -60,7 +60,7 @@ class Place:
     @asynccontextmanager
     async def serves(self, model: Model, **options: Any) -> AsyncIterator[ServedModel]:
         async with self.serving(**options) as engine:
-            served = await started(engine, model)
+            served = await engine.start(model)
             yield served
             assert served.pool.used == 0
 
@@ -70,7 +70,7 @@ async def on_cpu(model: Model, *capacities: int, **options: Any) -> AsyncIterato
     """An engine on threads of a CPU, a core each, that serves one model; by default one worker of four rows."""
     device = CpuDevice(capacities or (4,), threads=1, cores=len(capacities) or 1)
     async with Engine(Profiling(device), Scheduler(device.spec), **options) as engine:
-        yield engine, await started(engine, model)
+        yield engine, await engine.start(model)
 
 
 def captured(served: ServedModel) -> bool:

@@ -144,12 +144,6 @@ def device(*capacities: int, ms: float | None = None, hangs: bool = False, **opt
     return FakeDevice(virtual_loop(), *capacities, **options)
 
 
-async def started(engine: Engine, model: Model) -> ServedModel:
-    served = await engine.start(model)
-    assert isinstance(served, ServedModel)
-    return served
-
-
 async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None, **options: Any) -> Answer:
     """One call, as the API makes it. Along every variable axis its rows are as long as they come."""
     lengths = dict.fromkeys(served.pool.lengths, values.shape[1] if values.ndim > 1 else 0)
@@ -219,18 +213,20 @@ class Rig:
             assert served.reserved == [0, 0]
             state = scheduler.states.get(served.program)
             assert state is None or not any(state.queue.waiting)  # None: the model has gone
-            assert served.gauges().pending_calls == 0
             if served.executor.activations is not None:
                 assert not served.executor.activations
+        assert [gauges.pending_calls for gauges in self.engine.snapshot().models if gauges.pending_calls] == []
 
 
 @asynccontextmanager
 async def serving(
     *models: Model, device: FakeDevice | None = None, scheduler: Scheduler | None = None, rate: float = 1.0,
-    profiles: ProfileCache | None = None, profile_budget_s: float = 0.0,
-    **options: Any,
+    profiles: ProfileCache | None = None, profile_budget_s: float = 0.0, settles: bool = True, **options: Any,
 ) -> AsyncIterator[Rig]:  # fmt: skip
-    """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
+    """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise.
+
+    `settles`: nothing may be left of any call in the end.
+    """
     loop = virtual_loop()
     device = device or FakeDevice(loop, 4)
     scheduler = scheduler or Scheduler(device.spec)
@@ -239,5 +235,7 @@ async def serving(
     async with Engine(profiling, scheduler, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):
-            rig.models.append(await started(engine, model))
+            rig.models.append(await engine.start(model))
         yield rig
+        if settles:
+            rig.assert_settled()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,12 +74,6 @@ def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
     return recurrent(Recurrent(cell, ((),)), inputs, outputs, **batching)
 
 
-@asynccontextmanager
-async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
-    async with on_cpu(model, **options) as (_, served):
-        yield served
-
-
 async def ask(served: ServedModel, values: Array, **options: Any) -> Array:
     return (await rig.ask(served, values, **options)).outputs[0]
 
@@ -132,7 +125,7 @@ async def ends(served: ServedModel, *rows: Array) -> list[Any]:
 class TestJoining:
     async def test_the_scheduler_knows_how_many_steps_were_made(self) -> None:
         cell = Sums()
-        async with serving(sums(cell)) as served:
+        async with on_cpu(sums(cell)) as (_, served):
             gate, long = await halted(served, cell, 200)
             (unit,) = served.intake.scheduler.units.values()
             assert unit.course.progress == 0, "nobody has asked"
@@ -143,7 +136,7 @@ class TestJoining:
 
     async def test_a_short_row_does_not_wait_for_a_long_one(self) -> None:
         cell = Sums()
-        async with serving(sums(cell)) as served:
+        async with on_cpu(sums(cell)) as (_, served):
             gate, long = await halted(served, cell, 5)
             before = cell.steps
             ends = asyncio.as_completed([long, *await begun(served, 1)])
@@ -154,7 +147,7 @@ class TestJoining:
 
     async def test_so_does_a_row_past_its_deadline(self) -> None:
         cell = Sums()
-        async with serving(sums(cell)) as served:
+        async with on_cpu(sums(cell)) as (_, served):
             gate = Gate(cell, 5)
             waits = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32), timeout_us=50_000))
             await gate.reached()
@@ -215,7 +208,7 @@ class TestEndsTogether:
     )
     async def test_rows_that_end_one_step_apart_are_finished_by_one_call(self, kind, lengths, calls, finished) -> None:
         cell = kind()
-        async with serving(sums(cell)) as served:
+        async with on_cpu(sums(cell)) as (_, served):
             finished.clear()
             cell.rows.clear()
             assert await ends(served, *(np.ones((1, n), np.float32) for n in lengths)) == list(lengths)
@@ -230,7 +223,7 @@ class TestFaults:
     @pytest.mark.parametrize("at", [0, 1, 199, 298])
     async def test_a_row_that_fails_late_costs_no_row_a_step(self, kind: type[Sums], at: int) -> None:
         cell = kind()
-        async with serving(sums(cell)) as served:
+        async with on_cpu(sums(cell)) as (_, served):
             bad = np.ones((1, LONG), np.float32)
             bad[0, at] = -1
             before = cell.steps
@@ -245,7 +238,7 @@ class TestRowsWithoutABound:
 
     async def test_longer_rows_lower_the_number_again(self) -> None:
         cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), memory=Memory(activations=3500)) as served:
+        async with on_cpu(sums(cell, UNBOUNDED), memory=Memory(activations=3500)) as (_, served):
             for length, alive in ((100, 4), (200, 2), (100, 2), (LONG, 1), (50, 1)):
                 await ask(served, np.ones((1, length), np.float32))
                 cell.rows.clear()
@@ -262,7 +255,7 @@ class TestRowsWithoutABound:
         inputs, outputs = [tensor("x", "FP32", ("n", UNBOUNDED))], [tensor("y", "FP32")]
         stages = (lambda x: x + 1, last)
         model = make_model(None, inputs, outputs, stages=stages, max_batch=4)
-        async with serving(model, memory=Memory(activations=5000)) as served:
+        async with on_cpu(model, memory=Memory(activations=5000)) as (_, served):
             await ask(served, np.ones((1, LONG), np.float32))  # 1200 bytes, counted twice
             batches.clear()
             assert await ends(served, *[np.ones((1, LONG), np.float32)] * 4) == [2 * LONG] * 4

@@ -39,7 +39,6 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
         assert_answer(await stays, *([10.0] if running else [8.0, 9.0]))
         await rig.loop.passes(10 * MS)
         assert model.saw(11.0) == running
-        rig.assert_settled()
 
 
 @virtual
@@ -48,7 +47,6 @@ async def test_slots_are_given_back_once():
     async with serving() as rig:
         with pytest.raises(ValueError, match="broadcast"):
             rig.served.lease(ModelCall(2, [np.zeros((2, 3), np.float32)]))
-        rig.assert_settled()
         lease, other = rig.served.lease(ModelCall(2)), rig.served.lease(ModelCall(1, [rows_of(10.0)]))
         lease.close()
         lease.close()
@@ -56,7 +54,6 @@ async def test_slots_are_given_back_once():
         answer = await awaited(other)
         other.close()
         assert_answer(answer, 10.0)
-        rig.assert_settled()
 
 
 @pytest.mark.parametrize("value", [10.0, POISON])
@@ -79,7 +76,6 @@ async def test_a_caller_that_raises_ends_neither_the_step_nor_the_answers_behind
             assert caller.slots_used == 0
         (record,) = [record for record in caplog.records if record.exc_info]
         assert "a caller failed to take its" in record.getMessage()
-        rig.assert_settled()
 
 
 @virtual
@@ -100,7 +96,6 @@ async def test_a_dropped_call_has_freed_its_slots_before_its_caller_gets_the_err
         await rig.loop.passes(200 * MS)
         assert_answer(again.ends[0], 12.0)
         assert_answer(running.ends[0], 9.0)
-        rig.assert_settled()
 
 
 # values
@@ -127,7 +122,6 @@ async def test_a_value_out_of_range_never_reaches_the_model():
         with rig.served.lease(ModelCall(2, [sent], {"n": 2})) as lease:
             assert (await awaited(lease)).outputs[0].tolist() == [[7], [14]]
         assert 10 not in seen
-        rig.assert_settled()
 
 
 # Invariant: what is admitted has its slots; what is not is told why, when to come back, and leaves nothing.
@@ -147,7 +141,6 @@ async def busy(
         yield rig, calls
         for value, answer in enumerate(await asyncio.gather(*calls)):
             assert_answer(answer, float(value))
-        rig.assert_settled()
 
 
 async def begun(rig: Rig, *values: float, klass: Klass | None = None, **options: int) -> list[asyncio.Task[Answer]]:
@@ -188,7 +181,6 @@ async def test_rows_leased_and_not_submitted_count_with_their_class():
                 rig.served.admit(4, other)
                 rig.served.lease(ModelCall(1, klass=klass)).close()
             rig.served.admit(4, klass)
-            rig.assert_settled()
 
 
 @pytest.mark.parametrize(
@@ -256,4 +248,3 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
             full.release(1)
             await rig.loop.turn(2)
         await asyncio.gather(*calls)
-        rig.assert_settled()

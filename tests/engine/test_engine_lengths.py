@@ -45,7 +45,6 @@ async def test_rows_of_one_call_may_differ_in_length() -> None:
             [2], [4, 6, 8, 10], [12, 16],
         ]  # fmt: skip
         assert answer.outputs[0].shape == (3, 4)
-        rig.assert_settled()
 
 
 @virtual
@@ -61,7 +60,6 @@ async def test_rows_may_differ_along_any_axis_with_or_without_a_bound() -> None:
         with rig.served.lease(ModelCall(2, [*sent], lengths={"n": 3, "m": 3}, own_lengths=own)) as lease:
             answer = await awaited(lease)
         assert [array.tolist() for array in answer.outputs] == [[[2, 0, 0], [3, 4, 5]], [[6, 7, 8], [9, 0, 0]]]
-        rig.assert_settled()
 
 
 # Models in stages, from the call to the answer: rows join and leave at boundaries; nothing is left between.
@@ -84,7 +82,6 @@ async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.L
         assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
         assert "model m: a batch of 4 rows takes 0.0 MiB between stages" in caplog.text
         assert "cut to 3 rows" in caplog.text
-        rig.assert_settled()
 
 
 @virtual

@@ -26,7 +26,7 @@ from app.models.sources.onnx_model import OnnxModel
 
 from .conformance.models import MODELS
 from .places import Place, answered, captured, crowd, only, turn
-from .rig import Linear, ask, make_model, recurrent, started, strict, tensor
+from .rig import Linear, ask, make_model, recurrent, strict, tensor
 from .streams.losing import LAST, lose
 
 
@@ -39,7 +39,7 @@ async def test_rows_join_and_leave_at_boundaries_and_nothing_is_left_of_them(pla
     info = trips.model.info
     asked = replace(trips.model, info=replace(info, batching=info.batching.model_copy(update={"policy": policy})))
     async with place.serving() as engine:
-        served = await started(engine, asked)
+        served = await engine.start(asked)
         assert captured(served) == (place.graphs and "without bound" not in model)
         await answered(served, trips, 100, 40)
         await answered(served, trips, 200, 40, leave=True)
@@ -69,14 +69,14 @@ async def test_a_model_that_two_workers_cannot_share_is_refused(place: Place):
         with pytest.raises(ConfigError, match="a batch that another worker runs at the same time: output 'y': "):
             await engine.start(make_model(Kept(), row_check="refuse", max_batch=4))
         for unlike in (lambda x: x * torch.rand(1), Linear()):
-            await started(engine, make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
+            await engine.start(make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
 
 
 async def test_models_are_loaded_and_go_while_others_serve(place: Place):
     """Captures on one thread, replays and allocations on others: every answer is right, and no unit fails."""
     async with place.serving() as engine:
-        one = await started(engine, make_model(Linear(), name="one", max_batch=4))
-        eager = await started(engine, make_model(Linear(strict), name="eager", max_batch=4))
+        one = await engine.start(make_model(Linear(), name="one", max_batch=4))
+        eager = await engine.start(make_model(Linear(strict), name="eager", max_batch=4))
         over = asyncio.Event()
 
         async def serve(served: ServedModel) -> int:
@@ -88,7 +88,7 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
 
         waves = asyncio.gather(serve(one), serve(eager))
         for version in range(3):
-            loaded = await started(engine, make_model(Linear(), name="loaded", version=str(version), max_batch=4))
+            loaded = await engine.start(make_model(Linear(), name="loaded", version=str(version), max_batch=4))
             assert captured(loaded) == place.graphs
             await crowd(loaded, 0, 10)
             await engine.stop(loaded)
@@ -102,7 +102,7 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
 async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Place, name: str, no_collections: None):
     async with place.serving() as engine:
         trips = MODELS[name]()
-        served = await started(engine, trips.model)
+        served = await engine.start(trips.model)
         await answered(served, trips, 100, 8)
         parts = [weakref.ref(part) for part in (served, served.executor, served.model.call, *served.model.stages.calls)]
         await engine.stop(served)
@@ -183,6 +183,9 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
         answer = await ask(served, values)
         last, sums, count = answer.outputs
         assert answer.lengths == count.tolist()
+        assert 0 < answer.batch <= 4
+        assert min(answer.times) >= 0 < sum(answer.times)
+        assert answer.worker in range(3)
         assert sums.shape == (len(values), max(answer.lengths))
         for row, read in enumerate(answer.lengths):
             rises = np.flatnonzero(np.diff(values[row]) >= 0)

@@ -69,7 +69,6 @@ async def test_real_time_is_answered_before_best_effort_work_is_handed_over() ->
     async with serving(make_model(max_batch=1), device=logging_device(log, 1)) as rig:
         over = [*calls(rig, log, REAL, 0.0), *calls(rig, log, BEST, 1.0, 2.0)]
         await asyncio.gather(*over)
-        rig.assert_settled()
     assert log == [
         f"push {REAL}", f"answer {REAL} 0", f"push {BEST}", f"push {BEST}", f"answer {BEST} 1", f"answer {BEST} 2"
     ]  # fmt: skip
@@ -81,7 +80,6 @@ async def test_with_one_class_the_device_gets_its_next_work_first(klass: Klass) 
     log: list[str] = []
     async with serving(make_model(max_batch=1), device=logging_device(log, 1)) as rig:
         await asyncio.gather(*calls(rig, log, klass, 0.0, 1.0))
-        rig.assert_settled()
     assert log == [f"push {klass}", f"push {klass}", f"answer {klass} 0", f"answer {klass} 1"]
 
 
@@ -101,7 +99,6 @@ async def test_a_real_time_request_that_is_readable_goes_before_best_effort_work
             await rig.loop.passes(5 * MS)
             device.report = report
             await asyncio.gather(*over)
-        rig.assert_settled()
     assert [entry for entry in log if entry.startswith("push")] == [f"push {BEST}", f"push {REAL}", f"push {BEST}"]
     assert any(entry.get("held") for entry in entries)
     assert replay(json.dumps(entry) for entry in entries).line is None
@@ -116,7 +113,6 @@ async def test_best_effort_answers_are_given_in_pieces() -> None:
             over = calls(rig, log, BEST, *map(float, range(16)))
             over[0].add_done_callback(lambda _: send())
             await asyncio.gather(*over)
-        rig.assert_settled()
     assert log[0] == f"push {BEST}"
     assert 1 < log.index("read") < len(log) - 1
 

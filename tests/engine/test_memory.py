@@ -1,4 +1,4 @@
-"""What is set up before a model serves: its queues fit into memory, and a GPU's workers."""
+"""What is set up before a model serves: its queues fit into memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import torch
 from fakes import virtual
 from hypothesis import given
 from hypothesis import strategies as st
-from runtimes import FakeRuntime
 
 from app.contract import Model
-from app.engine.device import DeviceOptions
-from app.engine.device_factory import worker_specs
 from app.engine.memory import Memory
-from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
-from app.scheduler.forming.share import best_workers
 from app.scheduler.types import DeviceSpec, WorkerSpec
 
 from .rig import X, Y, make_model, serving, tensor
@@ -140,27 +135,3 @@ async def test_the_engine_refuses_a_model_that_does_not_fit_and_reuses_what_is_f
             await rig.engine.start(heavy("second"))
         await rig.engine.stop(rig.served)
         assert (await rig.engine.start(heavy("second"))).info.batching.max_queue == 10
-
-
-# Which workers a GPU gets, and that the scheduler keeps the one whose streams come first.
-
-
-KEEPS = DeviceOptions(keeps_one=True)
-
-
-@pytest.mark.parametrize(
-    ("capacities", "options", "priorities"),
-    [
-        ((4, 8, 2), KEEPS, (0, -1, 0)),
-        ((4, 4), KEEPS, (0, -1)),
-        ((4,), KEEPS, (0,)),
-        ((4, 8), DeviceOptions(), (0, 0)),
-        ((8, 4), KEEPS, (-1, 0)),
-    ],
-)
-def test_the_worker_kept_for_real_time_has_streams_of_high_priority(capacities, options, priorities) -> None:
-    specs = worker_specs(capacities, options)
-    assert [(spec.capacity, spec.priority) for spec in specs] == [*zip(capacities, priorities, strict=True)]
-    device = StreamDevice(FakeRuntime(), specs)
-    if len(capacities) > 1 and options.keeps_one:
-        assert best_workers(device.spec) == {priorities.index(-1)}

@@ -11,7 +11,7 @@ import torch
 
 from app.contract import DATATYPES, FinishedBatch
 from app.engine.executor import Ran
-from app.engine.outputs import joined, note_rows, split_by_length
+from app.engine.outputs import joined, note_rows
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
 from app.models.base import check_shape, copied, stacked
@@ -54,24 +54,6 @@ def test_stages_of_rows_that_meet_at_a_boundary() -> None:
     batches = note_rows(unit_of([first, second]), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
     assert [batch.times for batch in batches] == [(2, 3, 4), (6, 7, 8)]
     assert [batch_of(row) for row in (first, second)] == [(batches[0], 0), (batches[1], 1)]
-
-
-def test_rows_that_ran_for_different_numbers_of_steps_get_outputs_of_their_own() -> None:
-    """Cut to their lengths where an output is as long as a row ran; times and size stay those of the batch."""
-    first, second = rows = rows_of(2)
-    second.index, second.call.places = 1, [None, None]
-    times = (1, 2, 3)
-    for row in rows:
-        row.call.places[row.index] = (FinishedBatch([], 20, times, 3, 1, "full"), 1)
-    info = SimpleNamespace(outputs=("steps", "label"), has_own_length=lambda spec: spec == "steps")
-    steps, label = np.arange(8).reshape(2, 4), np.array([5, 6])
-    split_by_length(rows, cast("Any", info), [steps, label], np.array([1, 3]))
-    for row, length, wanted in ((first, 1, 5), (second, 3, 6)):
-        batch, position = row.call.places[row.index]
-        assert position == 0
-        assert [array.tolist() for array in batch.arrays] == [[steps[row.index, :length].tolist()], [wanted]]
-        assert (batch.ended, batch.times, batch.size, batch.worker, batch.reason) == (20, times, 3, 1, "full")
-    assert second.call.places[0] is None
 
 
 def test_rows_that_are_no_neighbours_in_their_batch_are_joined_in_the_calls_order() -> None:

@@ -1,6 +1,7 @@
 """What worlds are of: models in one piece, in stages and recurrent, and what their rows and answers are.
 
-A bad row makes the model raise at one of its steps: an odd number for want of memory.
+A bad row makes the model raise at one of its steps, when it has written into its arguments: an odd number for want of
+memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import nn
 
 from app.contract import UNBOUNDED, Model, ModelSource
 from app.models import Recurrent
-from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.scheduler.types import Fault
 from tests import tiny_decoders
@@ -43,10 +43,11 @@ class Affine(nn.Module):
         self.memory: dict[tuple[int, int], torch.Tensor] = {}  # two workers at once would share it
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number in map(int, x[:, 0].tolist()):
+        numbers = map(int, x[:, 0].tolist())
+        answer = x.mul_(2).add_(1)
+        for number in numbers:
             if number in self.bad:
                 fail(number)
-        answer = x.mul_(2).add_(1)
         return self.memory.setdefault((get_ident(), len(x)), torch.empty_like(answer)).copy_(answer)
 
 
@@ -60,10 +61,11 @@ def plain(bad: Bad | None = None) -> Trips:
 
 
 class Masked(nn.Module):
-    """The sum of each row's values, of which a mask tells, and its length a hundredfold; the rows themselves."""
+    """The sum of each row's values, of which a mask tells, and its length a hundredfold; the rows themselves. It writes
+    into what is made for it."""
 
     def forward(self, mask: torch.Tensor, x: torch.Tensor, n: torch.Tensor) -> Any:
-        return (x * mask).sum(1, keepdim=True) + 100 * n[:, None], x
+        return mask.mul_(x).sum(1, keepdim=True) + n.mul_(100)[:, None], x
 
 
 def of_lengths(bound: int = 4) -> Trips:
@@ -79,29 +81,29 @@ def of_lengths(bound: int = 4) -> Trips:
 
 
 def staged(bad: Bad | None = None) -> Trips:
-    """y = x + 4 in four stages. The second writes into its argument; the last compares what came which way."""
+    """y = x + 4 in four stages. Most write into their argument; the last compares what came which way."""
     bad = bad or {}
 
-    def look(x: torch.Tensor, stage: int) -> None:
-        for number in x[:, 0].tolist() if bad else ():  # a graph may not look at values
-            if bad.get(int(number) - stage) == stage:
-                fail(int(number) - stage)
+    def add(x: torch.Tensor, stage: int) -> torch.Tensor:
+        numbers = [int(value) - stage for value in x[:, 0].tolist()] if bad else ()  # a graph may not look at values
+        x.add_(1)
+        for number in numbers:
+            if bad.get(number) == stage:
+                fail(number)
+        return x
 
     def first(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        look(x, 0)
-        return x + 1, x * 10
+        tenfold = x * 10
+        return add(x, 0), tenfold
 
     def second(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        look(x, 1)
-        return x.add_(1), y
+        return add(x, 1), y
 
     def third(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        look(x, 2)
-        return x + 1, y
+        return add(x.clone(), 2), y
 
     def fourth(x: torch.Tensor, y: torch.Tensor, again: torch.Tensor) -> torch.Tensor:
-        look(x, 3)
-        return x + 1 + (y - again * 10) + (x - 3 - again)
+        return add(x, 3) + (y - again * 10) + (x - 4 - again)
 
     return Trips(
         make_model(stages=[first, second, third, fourth], again=[(), (), (), (0,)], max_batch=4),
@@ -155,10 +157,10 @@ class Sums(nn.Module):
         self.looks = looks
 
     def step(self, x: torch.Tensor, state: Any) -> Any:
+        total = state[0].add_(x * self.one)
         for value in x.tolist() if self.looks else ():
             if value <= POISON:
                 fail(int(POISON - value))
-        total = state[0].add_(x * self.one)
         return (total, total), (total,)
 
 
@@ -183,20 +185,21 @@ def sums(bad: Bad | None = None, bound: int = 6, most: int | None = None) -> Tri
 
 
 class Counts(nn.Module):
-    """Feeds itself: counts down to 0, and says so. `finish` makes the outputs."""
+    """Feeds itself: counts down to 0, and says so, each time in the same memory. `finish` makes the outputs."""
 
     def __init__(self, bad: Bad) -> None:
         super().__init__()
         self.bad = bad
         self.one = nn.Parameter(torch.ones((), dtype=torch.int64), requires_grad=False)
-        self.flags = torch.zeros(64, dtype=torch.bool)
+        self.counts, self.flags = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.bool)
 
     def start(self, first: torch.Tensor) -> Any:
         return None, (first,)
 
     def step(self, x: None, state: Any) -> Any:
-        flags = self.flags[: len(state[0])].copy_(state[0] == 0)  # its own memory, each time the same
-        return state[0], (state[0] - self.one,), flags
+        count, rows = state[0].clone(), len(state[0])
+        flags = self.flags[:rows].copy_(count == 0)
+        return count, (self.counts[:rows].copy_(count - self.one),), flags
 
     def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
         for value in ys[:, 0].tolist():
@@ -236,7 +239,6 @@ def texts(kind: str) -> Trips:
     """Texts of up to six tokens. What is expected is written alone, as a whole."""
     model = writer(kind)[1]
     call = model.call
-    assert isinstance(call, TextDecoder)
 
     def rows(number: int) -> np.ndarray:
         return np.arange(number, number + 1 + number % 5, dtype=np.int64) % 200 + 2

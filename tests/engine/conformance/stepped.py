@@ -13,7 +13,6 @@ from runtimes import FakeRuntime, FakeStream, Mark
 
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import Completion, Device, DeviceOptions, Report
 from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
@@ -38,7 +37,6 @@ class SteppedCpu(CpuDevice):
         self._report = report
 
     def push(self, worker: int, job: Job, stop: Stop) -> None:
-        assert isinstance(job.executor, CpuExecutor)
         self._queues[worker].append((job, job.executor.run(job, stop)))
 
     def dead(self) -> str | None:
@@ -49,7 +47,6 @@ class SteppedCpu(CpuDevice):
         if busy:
             worker = self.fake.random.choice(busy)
             job, runs = self._queues[worker][0]
-            assert isinstance(job.executor, CpuExecutor)
             with torch.inference_mode():
                 completion = job.executor.report_next(job, runs)
             completion.worker = worker
@@ -134,7 +131,6 @@ class SteppedStreams(StreamDevice):
 
     def watched(self, model: Model, slots: int) -> StreamExecutor:
         executor = self.open(model, slots)
-        assert isinstance(executor, StreamExecutor)
         executor.pool.__class__ = WatchedSlots
         executor.pool.copying, executor.pool.out = Counter(), {}
         return executor

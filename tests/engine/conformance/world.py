@@ -61,8 +61,8 @@ class Unit:
 
 
 class World:
-    """`answered` and `refused`: numbers of rows. `several`: units that made more than a step. `lost`: somebody has been
-    told that the device is, and no more calls are taken."""
+    """`answered` and `refused`: numbers of rows. `lost`: somebody has been told that the device is, and no more calls are
+    taken."""
 
     def __init__(self, device: SteppedStreams | SteppedCpu, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
@@ -76,7 +76,6 @@ class World:
         self.number = 100
         self.answered: list[int] = []
         self.refused: list[int] = []
-        self.several = 0
         self.lost = False
         device.start(self.heard)
 
@@ -171,7 +170,6 @@ class World:
             self.failed(rows, completion)
         else:
             assert outcome.steps == ran.steps >= 1
-            self.several += ran.steps > 1
             for position, row in enumerate(rows):
                 self.went_on(row, position, completion)
         if outcome.continues:
@@ -201,7 +199,6 @@ class World:
     def went_on(self, row: Row, position: int, completion: Completion) -> None:
         """A unit of this row has run well."""
         ran, ended = completion.ran, completion.outcome.ended
-        assert ran is not None
         steps = self.trips.steps(row.number)
         row.made = min(row.made + ran.steps, steps)  # a row of a cell may wait a few steps for others that end
         row.alone = False

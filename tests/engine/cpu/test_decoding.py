@@ -17,7 +17,6 @@ from app.engine.executor import Job, Piece, Ran, Readers, Stop
 from app.engine.pool import Pool
 from app.models import packed_weights
 from app.models.decoders import slabs
-from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.scheduler import prefill as reading_module
 from tests import tiny_decoders
@@ -32,7 +31,6 @@ class Decoding:
 
     def __init__(self, folder: Path, places: int = PLACES) -> None:
         model = load(ModelSource("writer", 1, folder))
-        assert isinstance(model.call, TextDecoder)
         self.call = model.call
         self.pool = Pool(model.info.client_inputs, 2 * places)
         self.executor = DecodingExecutor(model, self.pool)

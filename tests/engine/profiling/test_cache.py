@@ -67,7 +67,6 @@ def test_what_is_stored_is_found_and_nothing_of_another(kind: Kind, cache: Profi
 )  # fmt: skip
 def test_a_file_that_holds_none_is_logged_once(kind: Kind, cache: ProfileCache, text: str, caplog):
     path = kind.store(cache)
-    assert path is not None
     path.write_text(text)
     assert not kind.load(cache)
     assert not kind.load(cache)
@@ -93,7 +92,6 @@ def test_no_file_is_no_fault_and_a_folder_that_cannot_be_written_is_logged_once(
 def test_a_larger_profile_is_cut_a_smaller_one_not_used_and_a_new_one_replaces_it(cache: ProfileCache):
     cache.store(KEY, PROFILE)
     cut = cache.load(KEY, 2)
-    assert cut is not None
     assert (cut.batch_ns, cut.model, cut.device, cut.threads) == (linear(1, 0.5, 2).batch_ns, "m", "cpu x", 1)
     assert cache.load(KEY, 5) is None
     cache.store(KEY, replace(PROFILE, extra={"made": "then"}))

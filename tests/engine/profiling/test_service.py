@@ -17,7 +17,7 @@ from app.contract import SampleRow
 from app.engine.profiling.service import WorkQueue
 from app.errors import ConfigError
 
-from ..rig import Rig, assert_answer, make_model, serving, started, tensor
+from ..rig import Rig, assert_answer, make_model, serving, tensor
 from .test_idle import measured, measuring, origins
 
 # Invariant: no model serves whose rows depend on their batch, unless told so; one that raises on made-up rows does.
@@ -45,11 +45,11 @@ async def test_rows_that_depend_on_their_batch_are_refused_warned_about_or_not_l
             await rig.engine.start(make_model(mean, [SEQUENCE], **bad))
         assert [gauges.stats.model for gauges in rig.engine.snapshot().models] == ["m"]
         assert len(rig.device.freed) == 2
-        await started(rig.engine, make_model(name="good", row_check="refuse"))
+        await rig.engine.start(make_model(name="good", row_check="refuse"))
         assert warnings_of(caplog) == []
-        await started(rig.engine, make_model(mean, [SEQUENCE], name="off", row_check="off", max_batch=4))
+        await rig.engine.start(make_model(mean, [SEQUENCE], name="off", row_check="off", max_batch=4))
         assert warnings_of(caplog) == []
-        await started(rig.engine, make_model(mean, [SEQUENCE], name="warn", row_check="warn", max_batch=4))
+        await rig.engine.start(make_model(mean, [SEQUENCE], name="warn", row_check="warn", max_batch=4))
         (warning,) = warnings_of(caplog)
         assert warning.startswith("model warn: a row's answer depends on how far it is padded: output 'y': ")
 
@@ -97,7 +97,6 @@ async def test_it_serves_and_is_untried_until_it_has_answered_a_call():
         assert origins(rig) == ["guess"]
         assert rig.served.untried is None
         assert rig.served.statistics()["starling"]["batch_scale"] == pytest.approx(1, abs=0.1)
-        rig.assert_settled()
 
 
 @virtual
@@ -109,7 +108,6 @@ async def test_it_is_measured_by_its_calls_alone() -> None:
         assert (origins(rig), measured(rig)) == (["guess"], [])
         assert rig.served.example is None
         assert rig.served.profiled.learned().batch_ns[0] == pytest.approx(1.1 * MS, rel=0.2)
-        rig.assert_settled()
 
 
 # Invariant: what works on models one after the other keeps no model that has gone, and stops for none of them.

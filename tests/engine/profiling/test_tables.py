@@ -84,7 +84,6 @@ async def solver() -> AsyncIterator[Solver]:
 
 
 def process_of(solver: Solver) -> Popen[bytes]:
-    assert solver._child is not None
     return solver._child.process
 
 

@@ -22,11 +22,11 @@ class Bench:
     """A stepped device with one model, and what it reported. Streams move only when told."""
 
     def __init__(
-        self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | Model | None = None, seed: int = 0,
+        self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | Model | None = None,
         tried: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         """`tried`: the sizes of batches that have run before it serves."""
-        self.runtime = FakeRuntime(seed)
+        self.runtime = FakeRuntime()
         self.device = SteppedStreams(self.runtime, capacities or (4,), options)
         if not isinstance(model, Model):
             model = make_model(model or Linear(), max_batch=4)
@@ -63,37 +63,22 @@ class Bench:
         return self.reports[-1]
 
     def outputs(self, unit: int) -> Array:
-        ran = self.reports[unit].ran
-        assert ran is not None
-        return ran.outputs[0]
-
-    def launch(self) -> None:
-        """The launchers do what they have."""
-        self.device.launch()
+        return self.reports[unit].ran.outputs[0]
 
     def settle(self) -> None:
         while self.device.turn():
             pass
 
-    def run(self, stream: FakeStream, at_most: int = 1000) -> int:
-        """One stream does what it can, or so many pieces of work; how many it did."""
-        others = [other.work for other in self.runtime.streams if other is not stream]
-        held = [(work, list(work)) for work in others]
-        done = 0
-        for work in others:
-            work.clear()
-        while stream.ready and done < at_most:
-            self.runtime.step()
-            done += 1
-        for work, items in held:
-            work.extend(items)
-        return done
+    def run(self, stream: FakeStream) -> None:
+        """One stream alone does what it can."""
+        streams, self.runtime.streams = self.runtime.streams, [stream]
+        while self.runtime.step():
+            pass
+        self.runtime.streams = streams
 
     @property
     def arrivals(self) -> FakeStream:
-        stream = self.device.in_stream.stream
-        assert isinstance(stream, FakeStream)
-        return stream
+        return self.device.in_stream.stream
 
     @property
     def shapes(self) -> list[Shape]:

@@ -21,7 +21,7 @@ from app.engine.streams.cuda import CudaRuntime, device_index
 from app.scheduler.scheduler import Scheduler
 
 from ..places import Place
-from ..rig import ask, make_model, rows_of, started
+from ..rig import ask, make_model, rows_of
 
 LAST = 66.0
 
@@ -41,7 +41,7 @@ async def lose(place: Place, model: nn.Module) -> dict[str, Any]:
     """Ten calls, then one that breaks the device with thirty beside it: how these end, and why the device is dead."""
     device = place.device()
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await started(engine, make_model(model, max_batch=4))
+        served = await engine.start(make_model(model, max_batch=4))
         answered = await asyncio.gather(*(ask(served, rows_of(float(number))) for number in range(10)))
         values = [LAST, *range(100, 130)]
         ends = await asyncio.gather(*(ask(served, rows_of(float(value))) for value in values), return_exceptions=True)
@@ -51,9 +51,7 @@ async def lose(place: Place, model: nn.Module) -> dict[str, Any]:
 
 
 def main() -> None:
-    index = device_index("auto")
-    assert index is not None
-    told = asyncio.run(lose(Place(sys.argv[1], CudaRuntime(index)), Breaks()))
+    told = asyncio.run(lose(Place(sys.argv[1], CudaRuntime(device_index("auto"))), Breaks()))
     print(json.dumps(told), flush=True)
     os._exit(0)  # what a server does, too: nothing waits for the device
 

@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import nn
 
-from app.contract import ModelSource
+from app.contract import Model, ModelSource
 from app.engine.streams.cuda import CudaRuntime, device_index, torch_release
 from app.models.loading import load
 
 from .. import test_engine_on_devices as whole
 from ..conformance.models import staged, sums
 from ..places import Place, answered, captured, crowd
-from ..rig import Linear, answers, ask, make_model, rows_of, started, strict, tensor
+from ..rig import Linear, answers, ask, make_model, rows_of, strict, tensor
 from ..test_engine_on_devices import assert_told
 
 # Collected here as well, and run on this module's device.
@@ -38,9 +38,7 @@ WIDTH = 1024
 
 @pytest.fixture
 def runtime() -> CudaRuntime:
-    index = device_index("auto")
-    assert index is not None
-    return CudaRuntime(index)
+    return CudaRuntime(device_index("auto"))
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +72,15 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
 
 
+def wide(**options: str) -> Model:
+    return make_model(network(), [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)], max_batch=4, **options)
+
+
 async def outputs(place: Place) -> np.ndarray:
     """What 40 rows give, one call each, all at once."""
-    model = make_model(network(), [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)], max_batch=4)
     rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
     async with place.serving() as engine:
-        served = await started(engine, model)
+        served = await engine.start(wide())
         got = await asyncio.gather(*(ask(served, row[None]) for row in rows))
     return np.concatenate([answer.outputs[0] for answer in got])
 
@@ -87,8 +88,8 @@ async def outputs(place: Place) -> np.ndarray:
 async def test_serving_never_synchronises(place: Place):
     """Nor do stages and steps."""
     async with place.serving() as engine:
-        whole = await started(engine, make_model(Linear(), max_batch=4))
-        models = [(trips, await started(engine, trips.model)) for trips in (staged(), sums())]
+        whole = await engine.start(make_model(Linear(), max_batch=4))
+        models = [(trips, await engine.start(trips.model)) for trips in (staged(), sums())]
         with no_synchronisation():
             await crowd(whole, 0, 100)
             await asyncio.gather(*(answered(served, trips, 100, 60) for trips, served in models))
@@ -97,7 +98,7 @@ async def test_serving_never_synchronises(place: Place):
 async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
     async with Place("graphs", runtime).serving() as engine:
         for trips, pieces in ((staged(), 4), (sums(), 1)):
-            served = await started(engine, trips.model)
+            served = await engine.start(trips.model)
             graphs = [graph for memory in served.executor.memories for graph in memory.graphs.values()]
             assert {len(graph) for graph in graphs} == {pieces}
 
@@ -105,8 +106,8 @@ async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
 async def test_serving_does_not_use_the_default_stream(runtime: CudaRuntime):
     """It is busy all the while; whoever used it would have to wait until it is not."""
     async with Place("graphs", runtime).serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        models = [(trips, await started(engine, trips.model)) for trips in (staged(), sums())]
+        served = await engine.start(make_model(Linear(), max_batch=4))
+        models = [(trips, await engine.start(trips.model)) for trips in (staged(), sums())]
         await crowd(served, 0, 40)  # what is loaded at first use may wait for the device
         default = torch.cuda.default_stream(runtime.device)
         with torch.cuda.stream(default):
@@ -130,7 +131,7 @@ async def test_graphs_give_what_eager_gives(runtime: CudaRuntime):
 
 async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRuntime):
     async with Place("graphs", runtime).serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
+        served = await engine.start(make_model(Linear(), max_batch=4))
         in_stream = engine.device.in_stream.stream
         runtime.enqueue(in_stream, lambda: torch.cuda._sleep(1_000_000_000))  # half a second or so
         answer = await ask(served, rows_of(3.0))
@@ -152,7 +153,7 @@ async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime
     big = nn.Linear(4096, 4096)  # 64 MiB
     model = make_model(big, [tensor("x", "FP32", 4096)], [tensor("y", "FP32", 4096)], max_batch=4, max_queue=16)
     async with Place("eager", runtime).serving() as engine:
-        served = await started(engine, model)
+        served = await engine.start(model)
         assert served.pool.slabs[0].is_pinned()
         used = allocated(runtime) - before
         assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
@@ -177,13 +178,12 @@ def test_pinned_memory_is_as_large_as_asked_for(runtime: CudaRuntime):
 
 async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
     """A graph that goes takes the cuBLAS workspace of its stream with it."""
-    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
     row = np.ones((1, WIDTH), np.float32)
     async with Place("graphs", runtime).serving() as engine:
-        stays = await started(engine, make_model(network(), *wide, name="stays", max_batch=4))
+        stays = await engine.start(wide(name="stays"))
         expected = (await ask(stays, row)).outputs[0].copy()
         for version in range(5):
-            goes = await started(engine, make_model(network(), *wide, name="goes", version=str(version), max_batch=4))
+            goes = await engine.start(wide(name="goes", version=str(version)))
             assert np.allclose((await ask(goes, row)).outputs[0], expected, atol=1e-3)
             await engine.stop(goes)
             del goes
@@ -195,14 +195,13 @@ async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
 async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtime: CudaRuntime):
     """The allocator believes, until told, that a capture which failed still goes on."""
     row = np.ones((1, WIDTH), np.float32)
-    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
     async with Place("graphs", runtime).serving() as engine:
-        looks = await started(engine, make_model(Linear(strict), name="looks", max_batch=4))
+        looks = await engine.start(make_model(Linear(strict), name="looks", max_batch=4))
         assert np.array_equal((await ask(looks, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
         assert not looks.executor.graphs
         torch.cuda.empty_cache()
         torch.rand(1, device=runtime.device)  # its generator, until told, believes so too
-        other = await started(engine, make_model(network(), *wide, name="other", max_batch=4))
+        other = await engine.start(wide(name="other"))
         assert other.executor.graphs
         assert all(memory.graphs for memory in other.executor.memories)
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
@@ -211,9 +210,9 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
 async def test_models_that_draw_random_numbers_serve_while_others_are_loaded(runtime: CudaRuntime):
     graphs = torch_release() >= (2, 13)
     async with Place("graphs", runtime).serving() as engine:
-        draws = await started(engine, make_model(Linear(torch.rand_like), name="draws", max_batch=4))
+        draws = await engine.start(make_model(Linear(torch.rand_like), name="draws", max_batch=4))
         serving = asyncio.gather(*(crowd(draws, 100 * wave, 20) for wave in range(10)))
-        other = await started(engine, make_model(Linear(), name="other", max_batch=4))
+        other = await engine.start(make_model(Linear(), name="other", max_batch=4))
         await asyncio.gather(serving, crowd(other, 0, 40))
         assert (captured(draws), captured(other)) == (graphs, graphs)
 
@@ -226,7 +225,7 @@ def heavy(x: torch.Tensor) -> None:
 
 async def test_a_batch_that_runs_out_of_memory_is_run_again_in_parts(place: Place):
     async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(heavy), max_batch=4))
+        served = await engine.start(make_model(Linear(heavy), max_batch=4))
         values = [-2.0 if number % 5 == 0 else float(number) for number in range(40)]
         got = await asyncio.gather(*(ask(served, rows_of(value)) for value in values))
         for value, answer in zip(values, got, strict=True):
@@ -243,8 +242,8 @@ async def test_a_decoder_beside_models_on_the_gpu_writes_what_generate_does(runt
     words, rng = tiny_decoders.tokenizer(), np.random.default_rng(0)
     prompts = [rng.integers(2, 200, 1 + number % 29).tolist() for number in range(20)]
     async with Place("graphs", runtime).serving() as engine:
-        beside = await started(engine, make_model(Linear(), max_batch=4))
-        writer = await started(engine, load(ModelSource("writer", 1, tmp_path)))
+        beside = await engine.start(make_model(Linear(), max_batch=4))
+        writer = await engine.start(load(ModelSource("writer", 1, tmp_path)))
         texts, _ = await asyncio.gather(
             asyncio.gather(*(written(writer, ids) for ids in prompts)), crowd(beside, 0, 100)
         )

@@ -57,8 +57,8 @@ class Gate:
 def opened(device: StreamDevice, model: Model) -> StreamExecutor:
     """Loaded, tried, and with a row of 3 in its first slot."""
     executor = device.open(model, 4)
-    assert isinstance(executor, StreamExecutor)
-    try_batch(device, executor, 2, {})
+    for size in (1, 2):
+        try_batch(device, executor, size, {})
     executor.pool.write(executor.pool.take(1), 0, rows_of(3.0))
     return executor
 
@@ -102,7 +102,7 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(graphs
     other = opened(device, make_model(Linear(), max_batch=2))
     blocking = opened(device, make_model(Linear(reads), name="reads", max_batch=2))
     assert (other.graphs, blocking.graphs) == (graphs, False)
-    assert ("model reads: runs without further CUDA graphs" in caplog.text) == graphs
+    assert caplog.text.count("model reads: runs without further CUDA graphs") == graphs
     reads.armed = True
     device.push(0, Job(1, blocking, [0], 1), Stop())
     assert reads.reached.wait(10)
@@ -111,7 +111,6 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(graphs
     assert not device.close(0.01)
     reads.opened.set()
     completion = reports.get(timeout=10)
-    assert completion.ran is not None
     assert np.array_equal(completion.ran.outputs[0], answers(rows_of(3.0)))
     assert device.close(10)
 
@@ -131,16 +130,6 @@ def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
         try_batch(world.device, loading, size, {})
     assert any(unit.over for unit in world.units)
     world.settle()
-
-
-def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
-    runtime = FakeRuntime()
-    device = SteppedStreams(runtime, (4,))
-    executor = device.open(make_model(Linear(runtime.refuse_in_capture), max_batch=4), 8)
-    for size in (1, 2):
-        try_batch(device, executor, size, {})
-    assert not executor.memories[0].graphs
-    assert caplog.text.count("runs without further CUDA graphs") == 1
 
 
 def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(caplog) -> None:
@@ -305,7 +294,7 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over(no_collecti
     del captured
     assert graphs
     bench.device.free(bench.executor)
-    bench.launch()
+    bench.device.launch()
     del bench.executor, bench.pool
     bench.reports.clear()
     assert executor() is not None
