@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,24 +10,14 @@ from app.contract import IndexEntry
 from app.lifecycle import Lifecycle
 
 
-class Models:
-    """The part of a catalog that readiness asks."""
-
-    def __init__(self, *entries: IndexEntry) -> None:
-        self._entries = entries
-
-    def index(self) -> Sequence[IndexEntry]:
-        return self._entries
-
-
 def required(name: str, version: str, state: str, reason: str = "") -> IndexEntry:
     return IndexEntry(name, version, state, reason, required=True)
 
 
-def told(*entries: IndexEntry) -> str | None:
+def lifecycle_of(*entries: IndexEntry) -> Lifecycle:
     lifecycle = Lifecycle()
-    lifecycle.catalog = Models(*entries)  # type: ignore[assignment]
-    return lifecycle.ready()
+    lifecycle.catalog = SimpleNamespace(index=lambda: entries)
+    return lifecycle
 
 
 @pytest.mark.parametrize(
@@ -44,12 +34,11 @@ def told(*entries: IndexEntry) -> str | None:
     ],
 )
 def test_each_model_that_readiness_waits_for_is_named(entries: list[IndexEntry], reason: str | None) -> None:
-    assert told(*entries) == reason
+    assert lifecycle_of(*entries).ready() == reason
 
 
 def test_the_most_urgent_reason_is_told() -> None:
-    lifecycle = Lifecycle()
-    lifecycle.catalog = Models(required("a", "1", "LOADING"))  # type: ignore[assignment]
+    lifecycle = lifecycle_of(required("a", "1", "LOADING"))
     lifecycle.stuck = lambda: "hung"
     assert (lifecycle.ready(), lifecycle.live()) == ("hung", "hung")
     lifecycle.fail("worker 0 has died")

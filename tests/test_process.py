@@ -13,31 +13,16 @@ import pytest
 
 from app import process
 
+GIVEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 
-@pytest.fixture(autouse=True)
-def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_what_was_given_stays(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GIVEN:
         monkeypatch.delenv(name, raising=False)
-
-
-def library(monkeypatch: pytest.MonkeyPatch, answer: int = 1) -> list[tuple[int, int]]:
-    """A C library that notes what it is told."""
-    told: list[tuple[int, int]] = []
-
-    def mallopt(what: int, value: int) -> int:
-        told.append((what, value))
-        return answer
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
-    return told
-
-
-@pytest.mark.parametrize(
-    "name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"]
-)
-def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    told = library(monkeypatch)
-    monkeypatch.setenv(name, "")
+    monkeypatch.setenv(given, "")
+    told: list[int] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda *what: told.extend(what)))
     assert not process.keep_freed_memory()
     assert told == []
 

@@ -61,8 +61,8 @@ class Unit:
 
 
 class World:
-    """`answered` and `refused`: numbers of rows. `lost`: somebody has been told that the device is, and no more calls are
-    taken."""
+    """`answered` and `refused`: numbers of rows. `lost`: somebody has been told that the device is lost; no more calls
+    are taken."""
 
     def __init__(self, device: SteppedStreams | SteppedCpu, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
