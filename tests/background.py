@@ -38,12 +38,6 @@ class QuietHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def get(self) -> None:
-        raise NotImplementedError
-
-    def post(self) -> None:
-        raise NotImplementedError
-
     def do_GET(self) -> None:
         self.get()
 

@@ -200,36 +200,33 @@ class WatchedPool(Pool):
 
 
 class TimedExecutor(CpuExecutor):
-    """A CpuExecutor whose batches take the time they are said to take: a tenth for inputs, a tenth for outputs."""
+    """A CpuExecutor whose batches take the time they are said to take: a tenth for inputs, a tenth for outputs. Each
+    stage of a model in stages takes that time."""
 
     def __init__(self, model: Model, pool: Pool, batch_ns: Callable[[int], int]) -> None:
         super().__init__(model, pool)
         self.batch_ns = batch_ns
 
-    def whole(self, slots: Slots, size: int) -> Ran:
-        return self.timed(super().whole(slots, size), size)
-
-    def timed(self, ran: Ran, size: int) -> Ran:
-        ns = self.batch_ns(size)
-        return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
-
-
-class TimedStages(TimedExecutor):
-    """The same of a model in stages: each of them takes that time."""
-
     def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
         for ran in super().run(job, stop):
-            yield ran if job.stage == WHOLE else self._by_stage(self.timed(ran, job.size), job.size)
+            yield ran if job.stage == WHOLE else self._by_stage(self._timed(ran, job.size), job.size)
+
+    def whole(self, slots: Slots, size: int) -> Ran:
+        ran = super().whole(slots, size)
+        if not self.model.stages:
+            return self._timed(ran, size)
+        times = (self.batch_ns(size),) * len(self.model.stages)
+        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
+
+    def _timed(self, ran: Ran, size: int) -> Ran:
+        ns = self.batch_ns(size)
+        return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
 
     def _by_stage(self, ran: Ran, size: int) -> Ran:
         times = [self.batch_ns(size)] * ran.steps
         times[0] -= ran.input_ns
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
-
-    def whole(self, slots: Slots, size: int) -> Ran:
-        ran, times = super().whole(slots, size), (self.batch_ns(size),) * len(self.model.stages)
-        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
 
 
 def affine(size: int) -> int:
@@ -272,8 +269,7 @@ class FakeDevice:
         self.report = report
 
     def open(self, model: Model, slots: int) -> Executor:
-        kind = TimedStages if model.stages else TimedExecutor
-        return kind(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
+        return TimedExecutor(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         with torch.inference_mode():

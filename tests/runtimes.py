@@ -25,7 +25,6 @@ from app.engine.streams.worker_memory import WorkerMemory
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
-LEFTOVER = "what a failed capture leaves"
 TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
 
 
@@ -160,7 +159,7 @@ class FakeRuntime(_StandIn):
         try:
             again, outputs = held(work)
         except BaseException:
-            kept.append(LEFTOVER)
+            kept.append("what a failed capture leaves")
             raise
         finally:
             self.captures -= 1

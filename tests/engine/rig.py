@@ -130,6 +130,15 @@ def assert_answer(answer: Any, *values: float) -> None:
     assert np.array_equal(answer.outputs[0], answers(rows_of(*values)))
 
 
+def raising(error: BaseException) -> Callable[..., Any]:
+    """What raises this whenever it is called."""
+
+    def call(*_: object, **__: object) -> Any:
+        raise error
+
+    return call
+
+
 async def ends_of(*calls: Awaitable[Answer]) -> list[Any]:
     """The answer or the error of each."""
     return await asyncio.gather(*calls, return_exceptions=True)

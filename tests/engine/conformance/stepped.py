@@ -111,12 +111,9 @@ class Steps(queue.SimpleQueue):
 class SteppedStreams(StreamDevice):
     """Streams without threads: `turn` does one thing that a thread of the device, or a stream, might do next."""
 
-    def __init__(
-        self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None,
-        clock: Callable[[], int] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None) -> None:
         specs = tuple(WorkerSpec(capacity) for capacity in capacities)
-        super().__init__(runtime, specs, options, clock=clock or runtime.clock)
+        super().__init__(runtime, specs, options, clock=runtime.clock)
         self.fake = runtime
 
     def start(self, report: Report) -> None:

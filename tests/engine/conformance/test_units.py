@@ -22,7 +22,7 @@ from app.engine.executor import Job, Stop
 from app.engine.streams.device import StreamDevice
 from app.scheduler.types import Fault, WorkerSpec
 
-from ..rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
+from ..rig import FATAL, HEAVY, POISON, answers, make_model, raising, rows_of
 
 
 class OnThreads:
@@ -161,10 +161,7 @@ def test_an_error_whose_own_text_fails_ends_no_worker(bench):
         def __str__(self) -> str:
             raise SystemExit
 
-    def call(x):
-        raise Mute
-
-    executor = loaded(bench, 10.0, model=make_model(call))
+    executor = loaded(bench, 10.0, model=make_model(raising(Mute())))
     assert {run(bench, executor, 0, unit=unit).message for unit in range(2)} == {"Mute: (it cannot be shown)"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +95,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
     return folder_of
 
 
-def prompts(count: int, longest: int = 40) -> list[list[int]]:
-    return [[random.randrange(2, 200) for _ in range(random.randrange(1, longest))] for _ in range(count)]
+def prompt(length: int) -> list[int]:
+    return [random.randrange(2, 200) for _ in range(length)]
 
 
-def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int, str]:
-    words = tiny_decoders.tokenizer()
-    return {
-        slot: words.decode(tiny_decoders.generated(model, ids, most), skip_special_tokens=True)
-        for slot, (ids, most) in rows.items()
-    }
+def prompts(count: int) -> list[list[int]]:
+    return [prompt(random.randrange(1, 40)) for _ in range(count)]
+
+
+def text_of(model: Any, ids: list[int], most: int = MOST) -> str:
+    return tiny_decoders.tokenizer().decode(tiny_decoders.generated(model, ids, most), skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in KINDS), ("t5", True), ("gpt2", True)])
@@ -114,29 +114,21 @@ def test_every_text_is_that_of_generate_under_random_joins_and_leaves(kind, pack
     random.seed(3)
     folder, model = folders(kind)
     decoding = Decoding(folder)
-    waiting = prompts(12)
-    alive: list[int] = []
-    wanted: dict[int, tuple[list[int], int]] = {}
-    texts: dict[str, tuple[str, str]] = {}
+    waiting, alive = prompts(12), dict[int, str]()  # by slot, the text of a row
+    texts: set[str] = set()
     for _ in range(200):
         while waiting and len(alive) < PLACES and random.random() < 0.4:
             ids, most = waiting.pop(), random.randrange(1, MOST + 1)
-            slot = decoding.add(ids, max_new_tokens=most)
-            wanted[slot] = ids, most
-            alive.append(slot)
-        if not alive:
-            if not waiting:
-                break
-            continue
-        unit = random.sample(alive, random.randrange(1, len(alive) + 1))  # the others are parked
-        decoding.run(unit, random.randrange(1, 5))
+            alive[decoding.add(ids, max_new_tokens=most)] = text_of(model, ids, most)
+        unit = random.sample(list(alive), random.randint(min(1, len(alive)), len(alive)))  # the others are parked
+        if unit:
+            decoding.run(unit, random.randrange(1, 5))
         for slot in set(unit) & set(decoding.texts):
-            ids, most = wanted.pop(slot)
-            texts[f"{ids} {most}"] = decoding.texts.pop(slot), texts_of(model, {0: (ids, most)})[0]
-            alive.remove(slot)
-    assert len(texts) == 12
-    assert [got for got, _ in texts.values()] == [text for _, text in texts.values()]
-    assert len({got for got, _ in texts.values()}) > 6  # they are not all alike
+            assert decoding.texts.pop(slot) == alive[slot]
+            texts.add(alive.pop(slot))
+    assert waiting == []
+    assert alive == {}
+    assert len(texts) > 6  # they are not all alike
     assert decoding.free == PLACES
 
 
@@ -147,12 +139,12 @@ def test_prompt_and_text_share_the_positions_of_a_row(kind: str, tmp_path: Path)
     model = tiny_decoders.save(tmp_path, kind, None)
     decoding = Decoding(tmp_path, 3)
     alone = {"t5": 256, "marian": POSITIONS - 1}.get(kind)
-    rows = {}
+    texts = {}
     for length in (3, 60, POSITIONS - 1):
-        ids = [random.randrange(2, 200) for _ in range(length)]
-        rows[decoding.add(ids, max_new_tokens=10_000)] = ids, alone or POSITIONS - length
-    decoding.write(rows, 7)
-    assert decoding.texts == texts_of(model, rows)
+        ids = prompt(length)
+        texts[decoding.add(ids, max_new_tokens=10_000)] = text_of(model, ids, alone or POSITIONS - length)
+    decoding.write(texts, 7)
+    assert decoding.texts == texts
     assert decoding.free == 3
 
 
@@ -170,13 +162,12 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(kind, more,
     monkeypatch.setattr(reading_module, "LEAST", 7)
     folder, model = folders(kind)
     decoding = Decoding(folder)
-    long, also = ([random.randrange(2, 200) for _ in range(length)] for length in (70, 45))
-    rows = {decoding.add(ids): (ids, MOST) for ids in ([5, 6], long, also)}
-    first, *others = rows
+    texts = {decoding.add(ids): text_of(model, ids) for ids in ([5, 6], prompt(70), prompt(45))}
+    first, *others = texts
     decoding.run([first], 2)
     steps = sum(decoding.run([first, others[0]], 2).steps for _ in range(2))  # the third comes while the second reads
-    steps += decoding.write(rows, 2)
-    assert decoding.texts == texts_of(model, rows)
+    steps += decoding.write(texts, 2)
+    assert decoding.texts == texts
     assert steps == MOST + 4 + more
 
 
@@ -185,25 +176,22 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
     random.seed(5)
     folder, model = folders(kind)
     decoding = Decoding(folder)
-    rows = {decoding.add(ids): (ids, MOST) for ids in prompts(5)}
-    first, late = list(rows)[:3], list(rows)[3:]
+    texts = {decoding.add(ids): text_of(model, ids) for ids in prompts(5)}
+    first = list(texts)[:3]
     decoding.run(first, 2)
-    real, failing = decoding.call.decoder.step, [True]
+    real = decoding.call.decoder.step
 
     def step(*args: Any) -> Any:
-        result = real(*args)
-        if failing[0]:
-            raise RuntimeError("a faulty step")
-        return result
+        real(*args)
+        raise RuntimeError("a faulty step")
 
-    monkeypatch.setattr(decoding.call.decoder, "step", step)
-    with pytest.raises(RuntimeError, match="a faulty step"):
-        decoding.run([*first, *late], 5)
-    with pytest.raises(RuntimeError, match="a faulty step"):
-        decoding.run(first, 5)
-    failing[0] = False
-    decoding.write(rows, 4)
-    assert decoding.texts == texts_of(model, rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding.call.decoder, "step", step)
+        for unit in (list(texts), first):
+            with pytest.raises(RuntimeError, match="a faulty step"):
+                decoding.run(unit, 5)
+    decoding.write(texts, 4)
+    assert decoding.texts == texts
 
 
 def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
@@ -226,7 +214,7 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     folder, model = folders("gpt2")
     decoding = Decoding(folder)
     ids = [40, 41, 42]
-    whole = texts_of(model, {0: (ids, MOST)})[0]
+    whole = text_of(model, ids)
     slot, stopped = decoding.add(ids), decoding.add(ids, stop=[whole[5:7], "never"])
     got: dict[int, list[Piece]] = {slot: [], stopped: []}
     readers = Readers(frozenset(got), lambda pieces: [got[piece.slot].append(piece) for piece in pieces])  # type: ignore[func-returns-value,misc]
@@ -252,6 +240,5 @@ def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(
     ids = [9, 10, 11] * 20
     while (slot := decoding.add(ids)) != first:
         pass
-    while slot not in decoding.texts:
-        decoding.run([slot], 5)
-    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
+    decoding.write([slot], 5)
+    assert decoding.texts[slot] == text_of(model, ids)

@@ -20,7 +20,7 @@ from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
 from app.scheduler.types import Fault
 
-from ..rig import make_model, rows_of
+from ..rig import make_model, raising, rows_of
 
 # Invariant: a worker reports each unit once, and survives all that a model raises but what ends a thread.
 
@@ -54,13 +54,6 @@ def desk() -> Iterator[Desk]:
     desk = Desk()
     yield desk
     assert desk.worker.close(WAIT_S)
-
-
-def raising(exc: BaseException):
-    def call(x: torch.Tensor) -> torch.Tensor:
-        raise exc
-
-    return call
 
 
 class Unusual(RuntimeError):

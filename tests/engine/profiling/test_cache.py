@@ -22,7 +22,7 @@ from app.engine.profiling.cache import ProfileCache, ProfileKey, architecture_of
 from app.scheduler.estimates.pairs import Pair, PairTime
 from planner.profile_times import linear
 
-from ..rig import X, Y, make_model, tensor
+from ..rig import X, Y, make_model, raising, tensor
 
 KEY = ProfileKey("m", "abc", "cpu x", 1)
 PROFILE = linear(1, 0.5, 4)
@@ -144,10 +144,7 @@ def test_what_a_layer_keeps_beside_weights_has_no_shape():
 @pytest.mark.parametrize("method", ["__repr__", "extra_repr", "state_dict"])
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_module_that_cannot_be_shown_has_an_architecture(method: str, error: type[BaseException]):
-    def refuse(*args: Any, **keywords: Any) -> None:
-        raise error
-
-    hidden = type("Hidden", (nn.Linear,), {method: refuse})
+    hidden = type("Hidden", (nn.Linear,), {method: raising(error())})
     assert architecture_of(make_model(hidden(2, 3))) == architecture_of(make_model(hidden(2, 3)))
     staged = replace(make_model(hidden(2, 3)), stages=Stages((hidden(2, 3), nn.Linear(3, 3))))
     assert architecture_of(staged) != architecture_of(make_model(hidden(2, 3)))

@@ -263,10 +263,8 @@ async def test_models_are_measured_one_after_the_other_and_one_that_goes_is_not(
 
 @virtual
 async def test_a_model_that_fails_keeps_its_profile(caplog: pytest.LogCaptureFixture):
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(fault=Fault.MODEL if pushed.rows == 3 else None)
-
-    async with measuring(device=device(4, fate=fate)) as rig:
+    fails = device(4, fate=lambda pushed: Fate(fault=Fault.MODEL if pushed.rows == 3 else None))
+    async with measuring(device=fails) as rig:
         assert origins(rig) == ["warm-up"]
     assert "model m: its profile is not measured: as told" in caplog.text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import MS, Fate, Pushed, virtual
+from fakes import MS, Fate, virtual
 
 from app.scheduler.types import Fault
 from planner.commands.measured_pairs import OTHER, Visit, combinations, is_known, measure_pair
@@ -42,11 +42,9 @@ async def test_each_combination_is_timed_alone_and_beside_until_it_is_known():
 )
 @virtual
 async def test_a_model_that_fails_is_named_with_its_company(worker: int, message: str):
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(fault=Fault.MODEL if pushed.worker == worker else None)
-
+    fails = device(4, 4, fate=lambda pushed: Fate(fault=Fault.MODEL if pushed.worker == worker else None))
     models = make_model(name="a", max_batch=2), make_model(name="b", max_batch=2)
-    async with serving(*models, device=device(4, 4, fate=fate), profile_budget_s=1.0) as rig:
+    async with serving(*models, device=fails, profile_budget_s=1.0) as rig:
         with pytest.raises(RuntimeError, match=message):
             await measure_pair(rig.engine.profiling.measuring, *(served.profiled for served in rig.models), 1.0)
         assert not [one for one in rig.device.pushed if one.ended is None]

@@ -26,7 +26,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, WorkerSpec
 from planner.profile_times import linear
 
-from ..rig import assert_answer, device, make_model, serving
+from ..rig import assert_answer, device, make_model, raising, serving
 
 # Control tables: solved for the policy that uses them, replaced with the profile.
 
@@ -130,10 +130,7 @@ async def test_a_process_of_its_own_solves_all_tables_and_one_that_has_ended_is_
 async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*args: object, **options: object) -> None:
-        raise ArithmeticError("no solution")
-
-    monkeypatch.setattr(tables_module.control, "solve", fails)
+    monkeypatch.setattr(tables_module.control, "solve", raising(ArithmeticError("no solution")))
     with caplog.at_level(logging.ERROR, "starling.engine"):
         async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
             has_been_measured(rig)

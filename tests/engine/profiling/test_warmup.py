@@ -18,7 +18,7 @@ from app.errors import ConfigError
 from app.models.checks.trial import Unfit
 from app.scheduler.estimates.profile import Profile
 
-from ..rig import Y, make_model, tensor
+from ..rig import Y, make_model, raising, tensor
 
 
 class Timed(CpuDevice):
@@ -100,15 +100,11 @@ def too_many(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def out_of_memory(x: torch.Tensor) -> torch.Tensor:
-    raise MemoryError
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (too_many, "a batch of 3 rows: IndexError: three is too many"),
-        (out_of_memory, "a batch of 1 row: MemoryError"),
+        (raising(MemoryError()), "a batch of 1 row: MemoryError"),
         (lambda x: "text", "got str"),
         (lambda x: x if len(x) < 3 else x.half(), "expected FP32"),
     ],

@@ -28,7 +28,7 @@ from app.scheduler.types import WorkerSpec
 from ..conformance.models import plain, sums
 from ..conformance.stepped import SteppedStreams, try_batch
 from ..conformance.world import World
-from ..rig import Linear, answers, make_model, rows_of, tensor
+from ..rig import Linear, answers, make_model, raising, rows_of, tensor
 from .bench import EAGER, GRAPHS, Bench
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -199,12 +199,8 @@ def test_trials_return_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("when", ["placed", "tried"])
 def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = SteppedStreams(FakeRuntime(), (4,))
-
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("full")
-
     executor = device.open(sums().model, 8)
-    monkeypatch.setattr(device.runtime, "empty", full)
+    monkeypatch.setattr(device.runtime, "empty", raising(torch.OutOfMemoryError("full")))
     with pytest.raises(ConfigError, match=r"(8 rows under way do|does) not fit into the device's memory: full"):
         device.open(sums().model, 8) if when == "placed" else try_batch(device, executor, 1, {"n": 1})
 

@@ -19,17 +19,10 @@ from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, plain, staged, sums
 from ..conformance.world import Trips
-from ..rig import Linear, answers, rows_of
+from ..rig import Linear, answers, raising, rows_of
 from .bench import EAGER, GRAPHS, Bench
 
 # A unit ends once, whatever it meets: its own error, another unit's, or the end of the device; and what it takes.
-
-
-def raising(error: BaseException) -> Any:
-    def call(*_: object) -> None:
-        raise error
-
-    return call
 
 
 # times
