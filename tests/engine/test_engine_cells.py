@@ -83,28 +83,14 @@ class Gate:
 
     def __init__(self, cell: Sums, step: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._here, self._go = asyncio.Event(), threading.Event()
+        self.reached, self.opened = asyncio.Event(), threading.Event()
         self._at = cell.steps + step
         cell.each = self._each
 
     def _each(self, step: int) -> None:
         if step == self._at:
-            self._loop.call_soon_threadsafe(self._here.set)
-            assert self._go.wait(10)
-
-    async def reached(self) -> None:
-        await self._here.wait()
-
-    def open(self) -> None:
-        self._go.set()
-
-
-async def halted(served: ServedModel, cell: Sums, step: int) -> tuple[Gate, asyncio.Task[Array]]:
-    """A row of `LONG` steps, whose worker stands before one of them."""
-    gate = Gate(cell, step)
-    long = asyncio.create_task(ask(served, np.ones((1, LONG), np.float32)))
-    await gate.reached()
-    return gate, long
+            self._loop.call_soon_threadsafe(self.reached.set)
+            assert self.opened.wait(10)
 
 
 async def begun(served: ServedModel, *lengths: int) -> list[asyncio.Task[Array]]:
@@ -123,38 +109,35 @@ async def ends(served: ServedModel, *rows: Array) -> list[Any]:
 
 
 class TestJoining:
-    async def test_the_scheduler_knows_how_many_steps_were_made(self) -> None:
+    @pytest.mark.parametrize("others", [[], [2]], ids=["alone", "after another has left"])
+    async def test_a_short_row_does_not_wait_for_a_long_one(self, others: list[int]) -> None:
+        """The scheduler knows how many steps were made."""
         cell = Sums()
         async with on_cpu(sums(cell)) as (_, served):
-            gate, long = await halted(served, cell, 200)
+            gate = Gate(cell, 5)
+            long, *left = await begun(served, LONG, *others)
+            await gate.reached.wait()
+            await asyncio.gather(*left)
             (unit,) = served.intake.scheduler.units.values()
-            assert unit.course.progress == 0, "nobody has asked"
-            short = await begun(served, 1)
-            assert unit.course.progress == 199
-            gate.open()
-            await asyncio.gather(long, *short)
-
-    async def test_a_short_row_does_not_wait_for_a_long_one(self) -> None:
-        cell = Sums()
-        async with on_cpu(sums(cell)) as (_, served):
-            gate, long = await halted(served, cell, 5)
             before = cell.steps
-            ends = asyncio.as_completed([long, *await begun(served, 1)])
-            gate.open()
-            assert [(await end).tolist() for end in ends] == [[7], [LONG]]  # in this order, however late the loop is
+            (short,) = await begun(served, 1)
+            assert unit.course.progress == 4 - sum(others)
+            ends = asyncio.as_completed([long, short])
+            gate.opened.set()
+            assert [(await end).tolist() for end in ends] == [[7], [7 * LONG]]  # however late the loop is
             assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
-            assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1}
+            assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1 + len(others)}
 
     async def test_so_does_a_row_past_its_deadline(self) -> None:
         cell = Sums()
         async with on_cpu(sums(cell)) as (_, served):
             gate = Gate(cell, 5)
             waits = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32), timeout_us=50_000))
-            await gate.reached()
+            await gate.reached.wait()
             with pytest.raises(DeadlineExceeded, match="while it was running"):
                 await waits
             before = cell.steps
-            gate.open()
+            gate.opened.set()
             await served.drain()
             assert cell.steps == before
 
