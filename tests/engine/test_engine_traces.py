@@ -17,17 +17,9 @@ from fakes import MS, FakeDevice, Fate, Pushed, VirtualLoop, virtual, virtual_lo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app import errors
 from app.contract import Answer, ModelCall, awaited
 from app.engine.served_model import ServedModel
-from app.errors import (
-    ClientGone,
-    DeadlineExceeded,
-    DeadlineUnreachable,
-    ModelFailed,
-    NotReady,
-    QueueFull,
-    StarlingError,
-)
 from app.scheduler.types import Fault
 
 from .rig import HEAVY, POISON, Rig, answers, make_model, rows_of, serving, strict
@@ -120,7 +112,7 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
                 leave(loop, visit, lease, asyncio.current_task())
             await loop.passes(visit.decode_us * US)
             seen.outcome = await awaited(lease)
-    except (StarlingError, asyncio.CancelledError) as exc:
+    except (errors.StarlingError, asyncio.CancelledError) as exc:
         seen.outcome = exc
     finally:
         seen.times += 1
@@ -128,7 +120,7 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
 
 
 def leave(loop: VirtualLoop, visit: Visit, lease, task: asyncio.Task) -> None:
-    gone = partial(lease.fail, ClientGone("gone")) if visit.how == "fail" else task.cancel
+    gone = partial(lease.fail, errors.ClientGone("gone")) if visit.how == "fail" else task.cancel
     loop.call_later(visit.goes_us * US / 1e9, gone)
 
 
@@ -141,20 +133,20 @@ def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) 
         sign = -1 if visit.model else 1
         assert np.array_equal(outcome.outputs[0], sign * answers(values_of(number, visit)))
         assert seen.deadline is None or seen.ended <= seen.deadline + MS  # a timer may be that late
-    elif isinstance(outcome, DeadlineExceeded):
+    elif isinstance(outcome, errors.DeadlineExceeded):
         assert seen.deadline is not None
         if "would pass" not in str(outcome):  # else its batch was predicted to end too late, and it left at once
             assert seen.ended >= seen.deadline
-    elif isinstance(outcome, ModelFailed):
+    elif isinstance(outcome, errors.ModelFailed):
         assert injected or visit.bad is not None
-    elif isinstance(outcome, ClientGone):
+    elif isinstance(outcome, errors.ClientGone):
         assert (visit.how, visit.goes_us is None) == ("fail", False)
     elif isinstance(outcome, asyncio.CancelledError):
         assert (visit.how, visit.goes_us is None) == ("task", False)
-    elif isinstance(outcome, DeadlineUnreachable):
+    elif isinstance(outcome, errors.DeadlineUnreachable):
         assert seen.deadline is not None
     else:
-        assert isinstance(outcome, QueueFull) or (lost and isinstance(outcome, NotReady))
+        assert isinstance(outcome, errors.QueueFull) or (lost and isinstance(outcome, errors.NotReady))
 
 
 async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None, stages: Stages) -> None:

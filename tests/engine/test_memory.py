@@ -31,12 +31,6 @@ LONG = tensor("x", "FP32", ("n", 1000))
 MASK = tensor("mask", "FP32", ("n", 1000), mask_of="x")
 
 
-def fitted(model: Model, pool: int, running: int) -> Model:
-    """On a worker that runs half of these rows, and has as many behind them."""
-    spec = DeviceSpec((WorkerSpec(model.info.batching.max_batch),), push_depth=running // model.info.batching.max_batch)
-    return Memory(pool=pool).reserve(model, spec, 0).model
-
-
 @pytest.mark.parametrize(
     ("inputs", "pool", "queue", "cut"),
     [
@@ -52,7 +46,7 @@ def fitted(model: Model, pool: int, running: int) -> Model:
 )
 def test_queues_are_cut_to_the_memory_of_slots(inputs: Any, pool: int, queue: int, cut: int, caplog) -> None:
     model = make_model(None, inputs, [Y], max_queue=queue, max_batch=8)
-    found = fitted(model, pool, 16)
+    found = Memory(pool=pool).reserve(model, DeviceSpec((WorkerSpec(8),), push_depth=2), 0).model
     assert (found.info.batching.max_queue, found.info.batching.max_batch) == (cut, 8)
     assert (found.call, model.info.batching.max_queue) == (model.call, queue)
     assert (f"cut from {queue} to {cut} rows" in caplog.text) == (cut < queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from app.engine.outputs import joined, note_rows
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
 from app.models.base import check_shape, copied, stacked
-from app.scheduler.types import Unit
 
 from .rig import make_model, tensor
 
@@ -26,34 +25,29 @@ def rows_of(count: int) -> list[Any]:
     return [SimpleNamespace(index=0, call=SimpleNamespace(places=[None])) for _ in range(count)]
 
 
-def unit_of(rows: list[Any]) -> Unit:
-    return cast("Unit", SimpleNamespace(rows=rows, worker=0, reason="idle"))
-
-
-def batch_of(row: Any) -> tuple[FinishedBatch, int]:
-    return cast("tuple[FinishedBatch, int]", row.call.places[0])
+def unit_of(*rows: Any) -> Any:
+    return SimpleNamespace(rows=rows, worker=0, reason="idle")
 
 
 def test_steps_of_rows_that_join_and_leave() -> None:
     first, second, late = rows_of(3)
-    note_rows(unit_of([first, second]), Ran([], 1, 2, 3), 10, (1, 2, 3), ())
+    note_rows(unit_of(first, second), Ran([], 1, 2, 3), 10, (1, 2, 3), ())
     outputs = [np.zeros(2)]
-    over = note_rows(unit_of([first, late, second]), Ran(outputs, 1, 1, 1), 20, (1, 1, 1), (0, 2))
-    assert batch_of(first)[0] is batch_of(second)[0] is over[0]  # which are answered together
-    assert [batch_of(row)[1] for row in (first, second)] == [0, 1]
+    over = note_rows(unit_of(first, late, second), Ran(outputs, 1, 1, 1), 20, (1, 1, 1), (0, 2))
+    assert [row.call.places for row in (first, second)] == [[(over[0], 0)], [(over[0], 1)]]  # answered together
     assert (over[0].times, over[0].size, len(over)) == ((2, 3, 4), 3, 1)
-    (last,) = note_rows(unit_of([late]), Ran(outputs, 5, 5, 5), 30, (5, 5, 5), (0,))
+    (last,) = note_rows(unit_of(late), Ran(outputs, 5, 5, 5), 30, (5, 5, 5), (0,))
     assert (last.times, last.ended) == ((6, 6, 6), 30)
     assert over[0].times == (2, 3, 4)
 
 
 def test_stages_of_rows_that_meet_at_a_boundary() -> None:
     first, second = rows_of(2)
-    note_rows(unit_of([first]), Ran([], 1, 1, 1), 10, (1, 1, 1), ())
-    note_rows(unit_of([second]), Ran([], 5, 5, 5), 20, (5, 5, 5), ())
-    batches = note_rows(unit_of([first, second]), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
+    note_rows(unit_of(first), Ran([], 1, 1, 1), 10, (1, 1, 1), ())
+    note_rows(unit_of(second), Ran([], 5, 5, 5), 20, (5, 5, 5), ())
+    batches = note_rows(unit_of(first, second), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
     assert [batch.times for batch in batches] == [(2, 3, 4), (6, 7, 8)]
-    assert [batch_of(row) for row in (first, second)] == [(batches[0], 0), (batches[1], 1)]
+    assert [row.call.places for row in (first, second)] == [[(batches[0], 0)], [(batches[1], 1)]]
 
 
 def test_rows_that_are_no_neighbours_in_their_batch_are_joined_in_the_calls_order() -> None:

@@ -67,19 +67,15 @@ def test_a_slab_is_no_larger_than_its_bound() -> None:
     assert rows._slabs.x.nbytes <= 1 << 30
 
 
-def test_rows_that_cannot_begin_take_no_place() -> None:
-    kept = begun(4)
-    kept.release([10, 11, 12, 13])
-    with pytest.raises(RuntimeError):  # wider than the steps that the slab was made for
-        kept.begin([20, 21, 22], torch.zeros(3, 6, 5), (torch.zeros(3, 2),), [3, 3, 3])
-    assert (len(kept), len(kept._free)) == (0, 4)
-
-
-def test_rows_beside_one_that_is_too_long_for_memory_take_no_place() -> None:
+@pytest.mark.parametrize(
+    ("x", "steps"), [(torch.zeros(3, 6, 5), [3, 3, 3]), (X[:3], [3, 1 << 60, 3])], ids=["too wide", "too long"]
+)
+def test_rows_that_cannot_begin_take_no_place(x: torch.Tensor, steps: list[int]) -> None:
+    """Wider than the steps that the slab was made for, or one too long for memory."""
     kept = begun(4)
     kept.release([10, 11, 12, 13])
     with pytest.raises(RuntimeError):
-        kept.begin([20, 21], X[:2], (torch.zeros(2, 2),), [3, 1 << 60])
+        kept.begin([20, 21, 22], x, (torch.zeros(3, 2),), steps)
     assert (len(kept), len(kept._free)) == (0, 4)
 
 

@@ -77,18 +77,6 @@ def test_what_a_model_may_not_return(call, message: str):
 # variable lengths
 
 
-def sequence(datatype: str = "FP32", pad_value: float = 0) -> Model:
-    spec = tensor("ids", datatype, ("tokens", 6), pad_value=pad_value)
-    return make_model(lambda x: x, [spec], [tensor("y", datatype, ("tokens", 6))])
-
-
-def poison(executor: CpuExecutor) -> None:
-    """Fill every slot as an earlier caller's full rows would have."""
-    for index, spec in enumerate(executor.pool.specs):
-        executor.pool.set_lengths(range(8), {axis: n for axis, n in zip(spec.axes, spec.bounds, strict=True) if axis})
-        executor.pool.write(range(8), index, np.full((8, *spec.bounds), 99).astype(spec.dtype))
-
-
 def put(executor: CpuExecutor, slot: int, *values: Array, **lengths: int) -> None:
     executor.pool.set_lengths([slot], lengths)
     for index, value in enumerate(values):
@@ -101,10 +89,11 @@ PAD_VALUES = {"FP32": -1.5, "BOOL": True, "BF16": 0.5, "UINT8": 255, "INT64": 2*
 @pytest.mark.parametrize("slots", [[0, 1, 2], [2, 0, 1]])
 @pytest.mark.parametrize("datatype", NUMERIC)
 def test_no_column_of_an_earlier_caller_survives(datatype: str, slots: list[int]):
-    pad = PAD_VALUES.get(datatype, 7)
-    executor = make(sequence(datatype, pad))
-    poison(executor)
-    dtype = DATATYPES[datatype]
+    pad, dtype = PAD_VALUES.get(datatype, 7), DATATYPES[datatype]
+    ids, y = tensor("ids", datatype, ("tokens", 6), pad_value=pad), tensor("y", datatype, ("tokens", 6))
+    executor = make(make_model(lambda x: x, [ids], [y]))
+    executor.pool.set_lengths(range(8), {"tokens": 6})
+    executor.pool.write(range(8), 0, np.full((8, 6), 99).astype(dtype))
     expected = np.full((3, 4), 0x3F00 if datatype == "BF16" else pad).astype(dtype)
     for slot, length in enumerate((2, 4, 1)):
         put(executor, slot, np.full(length, slot).astype(dtype), tokens=length)

@@ -17,7 +17,6 @@ from fakes import MS, Fate, Pushed, VirtualClock, affine, virtual, virtual_loop
 from app.contract import Checks, Model, ModelCall, awaited
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.measuring import Measuring
-from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, device, make_model, serving, tensor
@@ -84,12 +83,6 @@ def files(folder: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in folder.glob("m-*.json")]
 
 
-async def keep(cache: ProfileCache, model: Model, profile: Profile) -> None:
-    """As if it had been measured for this model."""
-    async with serving(model, profiles=cache) as rig:
-        cache.store(rig.served.profiled.key, profile)
-
-
 @virtual
 async def test_measured_once_idle_kept_and_predicted_by(tmp_path: Path):
     """Not before all models are loaded; and not again by the next server."""
@@ -115,8 +108,8 @@ async def test_what_calls_show_of_a_kept_profile_is_kept_for_the_next_server(tmp
     cache = ProfileCache(tmp_path)
     async with measuring(profiles=cache) as rig:
         good = rig.served.profiled.profile
-    times = (good.batch_ns[0], 3 * good.batch_ns[1], *good.batch_ns[2:])
-    await keep(cache, make_model(), replace(good, batch_ns=times))
+        times = (good.batch_ns[0], 3 * good.batch_ns[1], *good.batch_ns[2:])
+        cache.store(rig.served.profiled.key, replace(good, batch_ns=times))
     async with measuring(profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
         (curve,) = rig.served.profiled.curves

@@ -9,12 +9,10 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from subprocess import Popen
-from typing import cast
 
 import pytest
 from fakes import virtual
 
-from app.engine.executor import Executor
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.engine.profiling.tables import Solver
@@ -147,7 +145,7 @@ async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
 
 
 async def test_those_of_stages_have_values() -> None:
-    model = ProfiledModel(cast(Executor, None), replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2), Origin.CACHE)
+    model = ProfiledModel(None, replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2), Origin.CACHE)
     found = await Solver().tables_of(model, None, DeviceSpec((WorkerSpec(4),)))
     assert len(found.values) == len(found.loads)
     assert found == control.solve(PROFILE, values=True, handovers=2)
@@ -178,7 +176,7 @@ async def test_however_the_curve_moves_solutions_are_a_minute_apart_in_the_end(m
 def test_of_a_model_in_stages_all_stages_count() -> None:
     known = Profile(linear(7, 0.6, 8).batch_ns, errors=(0.02,) * 8)
     whole = Profile(tuple(2 * time for time in known.batch_ns), stages=(known, known), errors=known.errors)
-    model = ProfiledModel(cast(Executor, None), whole, Origin.CACHE)
+    model = ProfiledModel(None, whole, Origin.CACHE)
     model.curves = [Curve(part) for part in whole.of_stages()]
     for _ in range(100):
         for size in range(1, 9):
