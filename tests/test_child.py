@@ -14,7 +14,7 @@ from subprocess import PIPE
 
 import pytest
 
-from app.child import _CHILD, Child, compiled
+from app.child import _CHILD, _PATH, Child, compiled
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_it_finds_the_server_whatever_a_model_does_to_the_path_and_the_folder(
     here = Child()
     assert here.ask(os.getcwd) == str(tmp_path)
     assert here.ask(compiled, b"", "a.py", 0)
+    assert here.ask(eval, "__import__('sys').path") == _PATH
     here.end()
 
 

@@ -28,9 +28,11 @@ def test_a_gpus_workers(
 ) -> None:
     """Streams of high priority are those of the worker that the scheduler keeps for real-time work."""
     monkeypatch.setattr("app.engine.streams.cuda.CudaRuntime", lambda gpu: HostRuntime())
-    spec = engine_setup.device_of(Settings(workers=workers, **given), 0).spec
+    device = engine_setup.device_of(Settings(workers=workers, **given), 0)
+    spec = device.spec
     assert (spec.push_depth, [worker.priority for worker in spec.workers]) == (depth, priorities)
     assert [worker.capacity for worker in spec.workers] == list(workers)
     assert spec.multi_step
+    assert device._spare_host.threads == 1  # a launcher waits for models that run on the CPU
     if -1 in priorities:
         assert best_workers(spec) == {priorities.index(-1)}
