@@ -29,6 +29,7 @@ from .conformance.world import Trips
 from .rig import answers, ask, rows_of
 
 KINDS = ("cpu", "graphs", "eager")
+PATIENCE_S = 120  # with a test that would wait for ever: an error on the loop answers no call
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Place:
     @asynccontextmanager
     async def serving(self, **options: Any) -> AsyncIterator[Engine]:
         device = self.device(**options)
-        async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        async with asyncio.timeout(PATIENCE_S), Engine(Profiling(device), Scheduler(device.spec)) as engine:
             yield engine
             assert engine.driver.lost is None
         assert device.close(10)
@@ -69,7 +70,8 @@ class Place:
 async def on_cpu(model: Model, *capacities: int, **options: Any) -> AsyncIterator[tuple[Engine, ServedModel]]:
     """An engine on threads of a CPU, a core each, that serves one model; by default one worker of four rows."""
     device = CpuDevice(capacities or (4,), threads=1, cores=len(capacities) or 1)
-    async with Engine(Profiling(device), Scheduler(device.spec), **options) as engine:
+    engine = Engine(Profiling(device), Scheduler(device.spec), **options)
+    async with asyncio.timeout(PATIENCE_S), engine:
         yield engine, await engine.start(model)
 
 
