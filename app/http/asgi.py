@@ -19,7 +19,7 @@ from app.contract import awaited
 from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
 from app.http.answers import CLOSE, header_list, respond
 from app.http.auth import METRICS, PROBES
-from app.http.body import Message, Receive, Scope, Send, client_request_id
+from app.http.body import Message, Receive, Scope, Send, client_request_id, read_body
 from app.http.codecs.events import Stream, event
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.errors import error_parts
@@ -164,12 +164,12 @@ class HttpApp:
         if request.response_complete or request.drops_body:
             return
         try:
-            body = await self.resources.bodies.read(receive, request.most_held)
+            body = await read_body(receive, self.resources.limits.body_timeout_s, request.count)
         except Exception as error:
             # for the log and the metrics: its client has its answer
             request.set_exception(BadFrames(scope[BAD_FRAMES]) if BAD_FRAMES in scope else error)
         else:
-            request.body_complete, request.held = True, len(body)
+            request.body_complete = True
             request.received(body)
 
 

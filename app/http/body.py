@@ -53,15 +53,15 @@ def client_request_id(headers: dict[bytes, bytes]) -> bytes | None:
     return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
 
 
-class BodyReader:
-    """Reads request bodies, and bounds the bytes that all requests hold together.
+class HeldBodies:
+    """Counts the bytes of bodies that all requests hold together, and bounds them.
 
     `most`: that bound for the body in question. It is lower for a best-effort request.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.held = 0  # bytes read and not yet released
+        self.held = 0  # bytes that have arrived and are not yet released
 
     def check(self, headers: dict[bytes, bytes], most: int) -> None:
         """Check the headers before the body is read. Raises LengthRequired, TooLarge or QueueFull."""
@@ -76,21 +76,6 @@ class BodyReader:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes, got {length}")
         if self.held + length > most:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
-
-    async def read(self, receive: Receive, most: int) -> bytes:
-        """Read a whole body and count its bytes as held. Raises ClientGone, TooLarge, QueueFull or BodyTimeout."""
-        before = 0
-
-        def take(size: int) -> None:
-            nonlocal before
-            self.hold(size, most, before)
-            before += size
-
-        try:
-            return await read_body(receive, self.limits.body_timeout_s, take)
-        except BaseException:
-            self.held -= before
-            raise
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
         """Count `size` more bytes as held, of a body of which `before` bytes are. Raises TooLarge or QueueFull."""

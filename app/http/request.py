@@ -14,7 +14,7 @@ from typing import Any
 
 from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
 from app.errors import BodyTimeout, ClientGone, QueueFull
-from app.http.body import BodyReader, RequestHeaders, client_request_id
+from app.http.body import HeldBodies, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import QueryOptions, Route, find_route
 from app.http.paths import strip_prefix
@@ -46,7 +46,7 @@ BODY = _Body()
 class _HeldBytes:
     """Bytes of a body that are counted as held until what uses them has ended. Implements contract.Waiter."""
 
-    bodies: BodyReader
+    bodies: HeldBodies
     held: int
 
     def set_result(self, value: object) -> None:
@@ -58,8 +58,8 @@ class _HeldBytes:
 class Request(Exchange):
     """An exchange with an inference route. Implements contract.Waiter.
 
-    `url`: as the client sent it. `declared`: the Content-Length of a body that the connection reads at once; None: the
-    reader counts its bytes. `lines`: header lines for the answer, whatever it is.
+    `url`: as the client sent it. `declared`: the Content-Length of a body that the connection reads at once; None: it
+    comes by ASGI. `lines`: header lines for the answer, whatever it is.
     """
 
     # Defaults are the class's, not assigned for each request.
@@ -134,13 +134,16 @@ class Request(Exchange):
         """Continue with an error."""
         self.set_result(None, error)
 
+    def count(self, size: int) -> None:
+        """Count so many more bytes of the body as held. Raises TooLarge or QueueFull."""
+        self.resources.bodies.hold(size, self.most_held, self.held)
+        self.held += size
+
     def hold(self, size: int) -> None:
         try:
-            self.resources.bodies.hold(size, self.most_held)
+            self.count(size)
         except QueueFull as error:
             self.set_exception(error)
-        else:
-            self.held += size
 
     def received(self, body: bytes) -> None:
         if not self.drops_body:

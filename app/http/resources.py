@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.contract import Klass, Pending, Served
 from app.errors import INTERNAL, ModelFailed, as_starling_error
 from app.http.auth import Auth
-from app.http.body import BodyReader, Limits
+from app.http.body import HeldBodies, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
@@ -50,7 +50,7 @@ class Resources:
         self.keyed = self.auth.keys is not None
         #: Answers inference requests: `infer`, and what HttpApp wraps around it.
         self.handler: Callable[[Any], Coroutine[Pending, Any, Any]]
-        self.bodies = BodyReader(self.limits)
+        self.bodies = HeldBodies(self.limits)
         self.threads = HelperThreads(self.limits.threads)
         #: For JSON: a parser holds the interpreter lock for milliseconds, so two at once only delay everything else.
         self.parser = HelperThreads(1)

@@ -24,6 +24,7 @@ from app.lifecycle import Lifecycle
 from .catalog import FakeCatalog, FakeServed
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
+CHUNKED = ((b"transfer-encoding", b"chunked"),)
 LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
@@ -180,12 +181,6 @@ class Caller:
         return await call(path, body, lines, method)
 
     async def _by_asgi(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
-            "state": self.state,
-        }  # fmt: skip
-        sent: list[Message] = []
         rest = [body]
 
         async def receive() -> Message:
@@ -193,6 +188,19 @@ class Caller:
                 return {"type": "http.request", "body": rest.pop(), "more_body": False}
             await self.gone.wait()
             return {"type": "http.disconnect"}
+
+        return await self.asgi(path, receive, lines, method)
+
+    async def asgi(
+        self, path: str, receive: Receive, lines: Sequence[tuple[bytes, bytes]] = CHUNKED, method: str = "POST"
+    ) -> Reply:
+        """A request by ASGI whose body is what it receives."""
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
+            "state": self.state,
+        }  # fmt: skip
+        sent: list[Message] = []
 
         async def send(message: Message) -> None:
             sent.append(message)

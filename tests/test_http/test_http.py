@@ -6,18 +6,17 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
-from app.errors import BadRequest, BodyTimeout, ClientGone, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
+from app.errors import BadRequest, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
 from app.http.answers import compress, wanted_encoding
-from app.http.body import BodyReader, Limits, Message, inflate
+from app.http.body import HeldBodies, Message, inflate
+
+from .echo import INFER, LIMITS, Caller, Echo
 
 Receive = Callable[[], Awaitable[Message]]
-
-
-def reader(timeout_s: float = 5) -> BodyReader:
-    return BodyReader(Limits(body=100, json=50, inflight=150, body_timeout_s=timeout_s, connections=5))
 
 
 def part(data: bytes, *, more: bool = False) -> Message:
@@ -41,7 +40,7 @@ def receiving(*messages: Message) -> Receive:
 
 
 def test_declared_lengths() -> None:
-    bodies = reader()
+    bodies = HeldBodies(replace(LIMITS, body=100))
     bodies.check({b"content-length": b"100"}, 150)
     bodies.check({b"transfer-encoding": b"chunked"}, 150)
     with pytest.raises(LengthRequired):
@@ -54,37 +53,41 @@ def test_declared_lengths() -> None:
     assert caught.value.retry_after_s
 
 
-BEGUN = part(b"a" * 60, more=True)
+BEGUN = part(b"a" * 700, more=True)
 
 
 @pytest.mark.parametrize(
-    ("messages", "error", "words"),
+    ("messages", "status", "words"),
     [
-        ([BEGUN, GONE], ClientGone, None),
-        ([BEGUN, BEGUN], TooLarge, "at most 100 bytes"),
-        ([BEGUN], BodyTimeout, r"within 0\.01 s"),
-        ([], BodyTimeout, r"within 0\.01 s"),
+        ([BEGUN, GONE], 499, "went away before its body had arrived"),
+        ([BEGUN, BEGUN], 413, "at most 1000 bytes, got 1400"),
+        ([BEGUN], 408, "did not arrive within 0.01 s"),
+        ([], 408, "did not arrive within 0.01 s"),
     ],
 )
-async def test_bodies_that_end_early(messages: list[Message], error: type[Exception], words: str | None) -> None:
-    bodies = reader(timeout_s=0.01)
-    with pytest.raises(error, match=words):
-        await bodies.read(receiving(*messages), 150)
-    assert bodies.held == 0
+async def test_chunked_bodies_that_end_early(model: Echo, messages: list[Message], status: int, words: str) -> None:
+    call = Caller(model, "asgi")
+    call.resources.limits = replace(LIMITS, body_timeout_s=0.01)
+    reply = await call.asgi(INFER, receiving(*messages))
+    assert reply.status == status
+    assert words in reply.error
+    assert call.resources.bodies.held == 0
 
 
-async def test_bytes_in_flight_are_counted_as_they_come() -> None:
-    bodies = reader()
-    reading = asyncio.create_task(bodies.read(receiving(part(b"a" * 90, more=True)), 150))
-    for _ in range(3):
+async def test_bytes_of_chunked_bodies_count_as_they_come(model: Echo) -> None:
+    call = Caller(model, "asgi")
+    bodies = call.resources.bodies
+    waiting = [asyncio.create_task(call.asgi(INFER, receiving(BEGUN))) for _ in range(2)]
+    for _ in range(5):
         await asyncio.sleep(0)
-    assert bodies.held == 90
-    with pytest.raises(QueueFull):
-        await bodies.read(receiving(part(b"a" * 61)), 150)
-    assert await bodies.read(receiving(part(b"a" * 60)), 150) == b"a" * 60
-    reading.cancel()
-    await asyncio.wait([reading])
-    assert (reading.cancelled(), bodies.held) == (True, 60)
+    assert bodies.held == 1400
+    assert (await call.asgi(INFER, receiving(part(b"a" * 601)))).status == QueueFull.status
+    assert (await call.asgi(INFER, receiving(part(b"a" * 600)))).status == BadRequest.status  # no JSON
+    assert bodies.held == 1400
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert bodies.held == 0
 
 
 DATA = b"some text " * 50
