@@ -35,8 +35,8 @@ def pages() -> list[str]:
     return sorted(name for name in {*names, "README.md"} if (ROOT / name).exists())
 
 
-def read(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
+def read(path: str | Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def prose(page: str) -> str:
@@ -50,13 +50,14 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def links(page: str) -> list[str]:
-    return re.findall(r"\]\(([^)\s]+)\)", prose(page))
-
-
 def quoted(page: str) -> list[str]:
     """What stands in single backticks."""
     return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
+
+
+def quotes(pattern: str) -> list[tuple[str, str]]:
+    """What stands in single backticks on any page and is of this pattern, behind its page."""
+    return [(page, text) for page in pages() for text in quoted(page) if re.fullmatch(pattern, text)]
 
 
 def ids_of_tests(path: str) -> set[str]:
@@ -66,19 +67,16 @@ def ids_of_tests(path: str) -> set[str]:
     return {f"{path}::{within}{getattr(one, 'name', '')}" for within, tests in [("", body), *classes] for one in tests}
 
 
-def commands(page: str) -> Iterator[str]:
-    """Lines of shell blocks, and what stands in backticks."""
-    for kind, text in FENCED.findall(read(page)):
-        if kind == "sh":
-            yield from text.splitlines()
-    yield from quoted(page)
+def commands() -> Iterator[tuple[str, str]]:
+    """Lines of shell blocks and what stands in backticks, behind their pages."""
+    for page in pages():
+        lines = [line for kind, text in FENCED.findall(read(page)) if kind == "sh" for line in text.splitlines()]
+        yield from ((page, line) for line in [*lines, *quoted(page)])
 
 
 def test_links_lead_somewhere() -> None:
     for page in pages():
-        for link in links(page):
-            if re.match(r"[a-z]+:", link):
-                continue
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", prose(page)):
             path, _, anchor = link.partition("#")
             target = (ROOT / page).parent / path if path else ROOT / page
             assert target.exists(), f"{page}: {link}"
@@ -87,10 +85,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_paths_in_backticks_exist() -> None:
-    for page in pages():
-        for text in quoted(page):
-            if re.fullmatch(rf"({'|'.join(TOPS)})/[\w./-]*", text):
-                assert (ROOT / text).exists(), f"{page}: {text}"
+    named = quotes(rf"({'|'.join(TOPS)})/[\w./-]*")
+    assert [(page, path) for page, path in named if not (ROOT / path).exists()] == []
 
 
 def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> None:
@@ -100,9 +96,8 @@ def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> No
     for promise in promises:
         assert "::test_" in promise, promise
     for page in ("docs/promises.md", "docs/threats.md"):
-        for text in quoted(page):
-            if "::" in text:
-                assert text in ids_of_tests(text.partition("::")[0]), text
+        for text in (text for text in quoted(page) if "::" in text):
+            assert text in ids_of_tests(text.partition("::")[0]), text
         for figure, place in re.findall(r"\[([^\]]+)\]\(((?:bench|papers)/[\w-]+\.md)\)", read(page)):
             for number in re.findall(r"[+\d][\d.,]*%?", figure):
                 assert number in read(f"docs/{place}"), f"{page}: {figure}"
@@ -110,32 +105,27 @@ def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> No
 
 def test_tests_that_are_named_exist() -> None:
     files = [path for folder in ("tests", "clients") for path in (ROOT / folder).rglob("test_*.py")]
-    known = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
-    for page in pages():
-        named = {text for text in quoted(page) if re.fullmatch(r"test_\w+", text)}
-        assert named <= known, f"{page}: {named - known}"
+    known = {name for path in files for name in re.findall(r"def (test_\w+)", read(path))}
+    assert [(page, name) for page, name in quotes(r"test_\w+") if name not in known] == []
 
 
 def test_architecture_names_files_and_functions_that_there_are() -> None:
     """There, paths are below app/, and `Class.member` is a member of that class."""
-    source = {path: path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")}
+    source = [read(path) for path in (ROOT / "app").rglob("*.py")]
     for text in quoted("docs/architecture.md"):
         if re.fullmatch(r"[\w/]+\.py", text):
-            places = (ROOT / text, ROOT / "app" / text)
-            assert any(place.exists() for place in places), text
+            assert (ROOT / text).exists() or (ROOT / "app" / text).exists(), text
         elif found := re.fullmatch(r"([A-Z]\w+)\.(\w+)", text):
-            homes = [code for code in source.values() if re.search(rf"^class {found[1]}\b", code, re.MULTILINE)]
+            homes = [code for code in source if re.search(rf"^class {found[1]}\b", code, re.MULTILINE)]
             member = re.compile(rf"^    ((async )?def {found[2]}\(|{found[2]}:)", re.MULTILINE)
             assert any(member.search(code) for code in homes), text
 
 
 def test_commands_of_experiments_that_are_named_exist() -> None:
     """In documents, and in code that quotes a figure. The changelog names what there was."""
-    sources = [
-        *(read(page) for page in pages() if page != "CHANGELOG.md"),
-        *(path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")),
-    ]
-    named = {name for text in sources for name in re.findall(r"python\s+-m\s+((?:experiments|loadtest)[\w.]*\w)", text)}
+    places = [*(page for page in pages() if page != "CHANGELOG.md"), *(ROOT / "app").rglob("*.py")]
+    text = "\n".join(map(read, places))
+    named = set(re.findall(r"python\s+-m\s+((?:experiments|loadtest)[\w.]*\w)", text))
     assert len(named) > 10
     for name in named:
         place = ROOT / name.replace(".", "/")
@@ -143,21 +133,19 @@ def test_commands_of_experiments_that_are_named_exist() -> None:
 
 
 def test_make_targets_exist() -> None:
-    for page in pages():
-        rules = (ROOT / "Makefile").read_text(encoding="utf-8")
-        for command in commands(page):
-            for target in re.findall(r"^make (\w+)", command.strip()):
-                assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
+    rules = read("Makefile")
+    for page, command in commands():
+        for target in re.findall(r"^make (\w+)", command.strip()):
+            assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
 
 
 def test_flags_and_variables_are_settings() -> None:
-    for page in pages():
-        for command in commands(page):
-            serve = re.search(r"starling serve(.*)", command)
-            flags = re.findall(r"--(?:no-)?([a-z-]+)", serve[1]) if serve else []
-            names = {flag.replace("-", "_") for flag in flags if flag != "help"}
-            names |= {name.lower() for name in re.findall(r"STARLING_(\w+)", command)}
-            assert names <= set(Settings.model_fields), f"{page}: {command}"
+    for page, command in commands():
+        serve = re.search(r"starling serve(.*)", command)
+        flags = re.findall(r"--(?:no-)?([a-z-]+)", serve[1]) if serve else []
+        names = {flag.replace("-", "_") for flag in flags if flag != "help"}
+        names |= {name.lower() for name in re.findall(r"STARLING_(\w+)", command)}
+        assert names <= set(Settings.model_fields), f"{page}: {command}"
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
@@ -170,8 +158,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
 def default_of(name: str) -> str:
     """A default in words: where Settings leaves it open, what its help says in brackets."""
     field = Settings.model_fields[name]
-    hinted = re.search(r"\[(.*)\]$", field.description or "")
-    if hinted:
+    if hinted := re.search(r"\[(.*)\]$", field.description or ""):
         return hinted[1]
     if field.default is None or field.default == ():
         return "none"
@@ -190,8 +177,8 @@ def test_every_key_of_model_toml_is_listed() -> None:
 
 
 def test_model_files_in_the_documentation_are_toml() -> None:
-    shown = [text for page in pages() if re.fullmatch(r"docs/.+\.md", page)
-             for kind, text in FENCED.findall(read(page)) if kind == "toml"]  # fmt: skip
+    blocks = [block for page in pages() if page.startswith("docs/") for block in FENCED.findall(read(page))]
+    shown = [text for kind, text in blocks if kind == "toml"]
     assert shown
     for text in shown:
         ModelTable.model_validate(tomllib.loads(text))
@@ -201,19 +188,18 @@ def test_every_model_that_ships_is_listed_and_has_a_card() -> None:
     section = read("docs/models.md").partition("## Models that ship")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(SETS["bench"])
     for folder in SETS["bench"].values():
-        assert (folder / "README.md").read_text(encoding="utf-8").startswith(f"# {folder.name}\n")
+        assert read(folder / "README.md").startswith(f"# {folder.name}\n")
 
 
 def test_listed_metrics_are_rendered() -> None:
-    source = (ROOT / "app" / "observe" / "prometheus.py").read_text(encoding="utf-8")
+    source = read("app/observe/prometheus.py")
     for name in re.findall(r"`(?:starling|nv_inference)_(\w+)`", read("docs/metrics.md")):
         assert name.removesuffix("_total") in source, name
 
 
 def test_every_error_status_is_documented() -> None:
     """499 is not: nobody is there to read it."""
-    source = (ROOT / "app" / "errors.py").read_text(encoding="utf-8")
-    raised = set(re.findall(r"status, code = (\d+)", source)) - {"499"}
+    raised = set(re.findall(r"status, code = (\d+)", read("app/errors.py"))) - {"499"}
     assert raised == set(re.findall(r"^\| (\d{3}) \|", read("docs/protocol.md"), re.MULTILINE))
 
 
@@ -234,7 +220,7 @@ def test_figures_of_the_readme_are_those_measured() -> None:
 
 
 def test_picture_is_well_formed_and_names_files_that_exist() -> None:
-    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    picture = read("docs/architecture.svg")
     ElementTree.fromstring(picture)
     for name in re.findall(r"(?:\w+/)+\w+\.py", picture):
         assert (ROOT / "app" / name).exists(), name

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from models.folders import write_model
 
 from app import __version__
 from app.cli import commands as module
@@ -18,6 +20,7 @@ from app.cli.commands import main
 from app.errors import ConfigError
 from app.settings import Settings, settings_from
 
+from .running import assert_refused
 from .running import invoke as run
 
 ROOT = Path(module.__file__).parents[2]
@@ -57,7 +60,9 @@ def test_an_option_that_is_a_setting_of_serve_obeys_its_variable() -> None:
 def test_models_lists_what_the_variable_names() -> None:
     listed = run("models", env={"STARLING_MODELS": str(ECHO)})
     assert listed.exit_code == 0
-    assert ("echo version 1" in listed.output, "digits" in listed.output) == (True, False)
+    assert "digits" not in listed.output
+    for word in ("echo version 1", "FP32"):
+        assert word in plain(listed.output)
     assert "digits version 1" in run("models", "demo", env={"STARLING_MODELS": str(ECHO)}).output
 
 
@@ -75,26 +80,32 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 @pytest.mark.parametrize(
-    ("args", "repository", "named"),
+    ("args", "env", "expected"),
     [
-        ([], "demo", ()),
-        (["mine"], "mine", ()),
-        (["--models", "bench", "-m", "a=b"], "bench", ("a=b",)),
-        (["--model", "a=b"], None, ("a=b",)),
+        ([], {}, {"repository": "demo", "model": ()}),
+        (["mine"], {}, {"repository": "mine", "model": ()}),
+        (["mine"], {"MODELS": "/models"}, {"repository": "mine"}),
+        (["--models", "bench", "-m", "a=b"], {}, {"repository": "bench", "model": ("a=b",)}),
+        (["--model", "a=b"], {}, {"repository": None, "model": ("a=b",)}),
+        (["--port", "1", "--no-pages"], {"PORT": "2", "MAX_BATCH": "7"}, {"port": 1, "max_batch": 7, "pages": False}),
+        (["--model", "a=x", "--model", "b=y"], {}, {"model": ("a=x", "b=y")}),
+        ([], {"MODEL": "a=x b=y", "WORKERS": "32"}, {"model": ("a=x", "b=y"), "workers": (32,)}),
+        (["--workers", "1,2,4"], {}, {"workers": (1, 2, 4)}),
+        (["--workers", "1x8"], {}, {"workers": (8,)}),
+        (["--workers", "2x32, 4"], {}, {"workers": (32, 32, 4)}),
     ],
 )
-def test_what_is_served(
-    served: list[Settings], args: list[str], repository: str | None, named: tuple[str, ...]
+def test_flags_beat_variables(
+    served: list[Settings], args: list[str], env: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """A folder without a flag; one model that is named alone."""
-    run("serve", *args)
-    assert (served[0].repository, served[0].model) == (repository, named)
+    """The demo models are served where nothing is named; one model that is named is served alone."""
+    run("serve", *args, env={f"STARLING_{name}": value for name, value in env.items()})
+    (settings,) = served
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_a_folder_that_is_typed_beats_a_variable_and_meets_no_other(served: list[Settings]) -> None:
-    run("serve", "mine", env={"STARLING_MODELS": "/models"})
-    assert served[0].repository == "mine"
-    assert isinstance(run("serve", "mine", "--models", "yours").exception, ConfigError)
+def test_a_folder_that_is_typed_meets_no_other() -> None:
+    assert_refused("models: expected 'mine' or --models 'yours', got both", "serve", "mine", "--models", "yours")
 
 
 def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[Settings]) -> None:
@@ -103,11 +114,6 @@ def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[S
     assert "STARLING_PRT is no setting" in first
     assert "STARLING_PORT?" in first
     assert "STARLING_ZZZZ is no setting" in second
-
-
-def test_flags_beat_variables(served: list[Settings]) -> None:
-    run("serve", "--port", "1", "--no-pages", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
-    assert (served[0].port, served[0].max_batch, served[0].pages) == (1, 7, False)
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "API_KEY_FILE", "ADMIN_KEY", "ADMIN_KEY_FILE"])
@@ -119,16 +125,6 @@ def test_an_empty_key_is_not_no_key(served: list[Settings], name: str) -> None:
     assert served == []
     run("serve", f"--{name.lower().replace('_', '-')}", "given", env={f"STARLING_{name}": ""})
     assert len(served) == 1
-
-
-def test_lists(served: list[Settings]) -> None:
-    run("serve", "--model", "a=x", "--model", "b=y", "--workers", "1,2,4")
-    run("serve", env={"STARLING_MODEL": "a=x b=y", "STARLING_WORKERS": "32"})
-    run("serve", "--workers", "1x8")
-    run("serve", "--workers", "2x32, 4")
-    assert [(one.model, one.workers) for one in served] == [
-        (("a=x", "b=y"), (1, 2, 4)), (("a=x", "b=y"), (32,)), ((), (8,)), ((), (32, 32, 4))
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -148,43 +144,53 @@ def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> N
     assert [word for word in words if word not in message] == [], message
 
 
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, str]]:
+    """Run the command with these words; its exit status, and what it says on standard error."""
+
+    def ending(*words: str) -> tuple[Any, str]:
+        monkeypatch.setattr("sys.argv", ["starling", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return caught.value.code, capfd.readouterr().err
+
+    return ending
+
+
 @pytest.mark.parametrize(
-    "args",
-    [
-        ["serve", "--workers", "0"],
-        ["models", "/no/such/folder"],
-        ["serve", "--port", "many"],
-    ],
+    "words", [("serve", "--workers", "0"), ("models", "/no/such/folder"), ("serve", "--port", "many")]
 )
-def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["starling", *args])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    complaint = capfd.readouterr().err
+def test_exit_status_2(words: tuple[str, ...], ends: Callable[..., tuple[Any, str]]) -> None:
+    status, complaint = ends(*words)
+    assert status == 2
     assert "Traceback" not in complaint
     assert complaint.count("starling: ") == 1
 
 
-def test_what_the_system_refuses_is_one_line_and_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_system_refuses_is_one_line_and_status_1(tmp_path: Path, ends: Callable[..., tuple[Any, str]]) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("sys.argv", ["starling", "new", str(tmp_path / "file" / "net")])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 1
-    assert capfd.readouterr().err == f"starling: {tmp_path}/file/net: Not a directory\n"
+    assert ends("new", f"{tmp_path}/file/net") == (1, f"starling: {tmp_path}/file/net: Not a directory\n")
 
 
-def test_ctrl_c_before_a_command_begins_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_a_command_begins_is_status_130(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[..., tuple[Any, str]]
+) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "cli", interrupted)
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 130
+    assert ends()[0] == 130
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("words", [("serve", "--port", "0", "--models"), ("check",), ("models",)])
+def test_a_folder_without_a_model(words: tuple[str, ...], tmp_path: Path, ends: Callable[..., tuple[Any, str]]) -> None:
+    (tmp_path / "notes").mkdir()
+    status, complaint = ends(*words, str(tmp_path))
+    assert status == 2
+    (line,) = [line for line in complaint.splitlines() if line.startswith("starling: ")]
+    assert f"no model found in '{tmp_path}': expected NAME/model.toml" in line
+    assert "with --model-control, an admin key or --watch the server starts without one" in line
 
 
 @pytest.mark.parametrize(
@@ -204,43 +210,6 @@ def test_output_that_cannot_be_written(redirected: str, status: int, complaint: 
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (status, complaint)
-
-
-@pytest.mark.usefixtures("restored_logging")
-@pytest.mark.parametrize("command", ["serve", "check", "models"])
-def test_a_folder_without_a_model(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "notes").mkdir()
-    where = ["--port", "0", "--models"] if command == "serve" else []
-    monkeypatch.setattr("sys.argv", ["starling", command, *where, str(tmp_path)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("starling: ")]
-    assert f"no model found in '{tmp_path}': expected NAME/model.toml" in line
-    assert "with --model-control, an admin key or --watch the server starts without one" in line
-
-
-def test_models() -> None:
-    shown = plain(run("models", "demo").output)
-    for word in ("digits", "echo", "FP32"):
-        assert word in shown
-
-
-def made(folder: Path) -> Path:
-    """A model with an axis of any length, and a mask that the server makes."""
-    folder.mkdir()
-    tensor = '{ name = "%s", datatype = "FP32", shape = [%s]%s }'
-    inputs = [tensor % ("x", '"n", 2', ""), tensor % ("mask", '"n", 2', ', mask = "x"')]
-    lines = [
-        'source = "model.py:build"',
-        f"inputs = [{', '.join(inputs)}]",
-        f"outputs = [{tensor % ('y', '-1, 2', '')}]",
-    ]
-    (folder / "model.toml").write_text("\n".join(lines))
-    (folder / "model.py").write_text("def build():\n    return lambda x, mask: x * mask\n")
-    return folder
 
 
 @pytest.mark.parametrize("command", ["check", "models"])
@@ -272,8 +241,7 @@ def test_a_narrow_terminal_loses_nothing_of_a_path(command: str, tmp_path: Path)
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
 def test_exit_status_of_check(tmp_path: Path, strict: tuple[str, ...]) -> None:
     """A warning counts with --strict alone, a model that cannot be served always; `models` says so, too."""
-    picky = made(tmp_path / "picky")
-    (picky / "model.py").write_text("def build():\n    return lambda x, mask: x.missing if len(x) else x\n")
+    picky = write_model(tmp_path / "picky", code="def build():\n    return lambda x: x.missing if len(x) else x\n")
     assert run("check", str(ECHO), *strict).exit_code == 0
     assert run("check", str(picky), *strict).exit_code == len(strict)
     (picky / "model.toml").write_text("source = 5\n")

@@ -15,15 +15,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
-    shown = succeeds("new", "mine/net")
-    for name in ("model.py", "model.toml", "request.json"):
-        assert f"mine/net/{name}\n" in shown
-        assert Path("mine/net", name).is_file()
-    assert "\nstarling serve mine/net\n" in shown
-
-
-def test_what_it_prints_can_be_pasted_into_a_shell() -> None:
+    """What can be pasted into a shell."""
     shown = succeeds("new", "my models/net")
+    for name in ("model.py", "model.toml", "request.json"):
+        assert f"my models/net/{name}\n" in shown
+        assert Path("my models/net", name).is_file()
     assert "\nstarling serve 'my models/net'\n" in shown
     assert shown.endswith(" -d @'my models/net'/request.json\n")
 

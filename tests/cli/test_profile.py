@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from models.folders import table, toml_of, write_model
 
 from app import models
 from app.engine.cpu.device import CpuDevice
@@ -22,11 +23,6 @@ from .running import assert_refused, invoke, printed, succeeds
 
 DEMO = Path(models.__file__).parent / "demo"
 QUICK = ("--budget-s", "2", "--threads", "1")
-VARIABLE = """
-source = "model.py:build"
-inputs = [{ name = "x", datatype = "FP32", shape = ["n"], BOUND }]
-outputs = [{ name = "y", datatype = "FP32", shape = [] }]
-"""
 
 
 @pytest.fixture
@@ -37,11 +33,10 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def make_model(folder: Path, build: str, bound: str = "") -> tuple[str, ...]:
+def make_model(folder: Path, build: str, *bound: str) -> tuple[str, ...]:
     """A model of one axis of any length; the options that name it."""
-    folder.mkdir()
-    (folder / "model.py").write_text(f"from app.models import Staged\n\n\ndef build():\n    return {build}\n")
-    (folder / "model.toml").write_text(VARIABLE.replace(", BOUND", f", {bound}" if bound else ""))
+    toml = toml_of(table("inputs", "x", "FP32", '["n"]', *bound), table("outputs", "y", "FP32", "[]"))
+    write_model(folder, toml, f"from app.models import Staged\n\n\ndef build():\n    return {build}\n")
     return folder.name, "--model", f"{folder.name}={folder}"
 
 
@@ -81,9 +76,9 @@ def test_table_file_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-@pytest.mark.parametrize(("bound", "longest"), [("max_shape = [40]", 40), ("", 100)], ids=["bounded", "unbounded"])
-def test_lengths_of_variable_axes(tmp_path: Path, bound: str, longest: int) -> None:
-    named = make_model(tmp_path / "sums", "lambda x: x.sum(1)", bound)
+@pytest.mark.parametrize(("bound", "longest"), [(("max_shape = [40]",), 40), ((), 100)], ids=["bounded", "unbounded"])
+def test_lengths_of_variable_axes(tmp_path: Path, bound: tuple[str, ...], longest: int) -> None:
+    named = make_model(tmp_path / "sums", "lambda x: x.sum(1)", *bound)
     options = (*named, "--max-batch", "2", "--workers", "1", *QUICK)
     assert printed("profile", *options)["lengths"] == {"n": 16}
     assert printed("profile", "--length", "100", *options)["lengths"] == {"n": longest}

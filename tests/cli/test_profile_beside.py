@@ -60,10 +60,9 @@ def test_a_model_beside_itself_on_the_cpu(tmp_path: Path, profiles: Path) -> Non
 def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once, itself included; measured again, a pair takes the place of the old one."""
     with HostRuntime() as runtime:
-        made = []
 
         def device(gpu: int | None, capacities: tuple[int, ...], *_: Any) -> StreamDevice:
-            made.append(len(capacities))
+            assert len(capacities) == 2
             return StreamDevice(runtime, tuple(map(WorkerSpec, capacities)), host=CpuDevice(capacities, 1, 2))
 
         monkeypatch.setattr(engine_setup, "make_device", device)
@@ -72,7 +71,6 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
         arguments = ("profile", "digits", "--max-batch", "2", *QUICK)
         first = printed(*arguments, "--beside", "all")
         again = printed(*arguments, "--beside", "echo", "--beside", "echo")
-    assert made == [2, 2]
     assert [pair["model"] for pair in first["beside"]] == ["digits", "echo"]
     (pair,) = again["beside"]
     assert sizes(pair) == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -93,16 +91,8 @@ def test_one_worker_is_told_in_one_line(cores: int, threads: int, workers: int, 
         check_room(cores, threads, workers)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--beside", "echo", "--workers", "1"), "beside: nothing can run beside"),
-        (("--beside", "nope"), "model 'nope' is not known; models: digits, echo"),
-    ],
-)
-def test_a_wrong_option_is_one_line(
-    arguments: tuple[str, ...], message: str, profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_option_is_one_line(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "cpu_cores", lambda: 2)
-    assert_refused(message, "profile", "echo", *arguments)
+    assert_refused("beside: nothing can run beside", "profile", "echo", "--beside", "echo", "--workers", "1")
+    assert_refused("model 'nope' is not known; models: digits, echo", "profile", "echo", "--beside", "nope")
     assert not profiles.exists()

@@ -54,42 +54,36 @@ def test_optimum_of_two_workers() -> None:
     assert "no_wait ms" in succeeds(*options)
 
 
-def record(path: Path) -> list[Entry]:
-    entries = recorded()
-    write(path, entries)
-    return entries
-
-
-def write(path: Path, entries: list[Entry]) -> None:
+def record(path: Path, entries: list[Entry]) -> str:
     path.write_text("\n".join(map(json.dumps, entries)))
+    return str(path)
 
 
 def test_replay_of_equal_steps(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    entries = record(path)
-    assert "6 steps, all equal" in succeeds("simulate", "--replay", str(path))
-    write(path, [*entries[:8], {"dropped": 6}])
-    assert "a hole of 6 entries" in succeeds("simulate", "--replay", str(path))
-    assert printed("simulate", "--replay", str(path))["equal"] == 3
+    path = record(tmp_path / "record", recorded())
+    assert "6 steps, all equal" in succeeds("simulate", "--replay", path)
+    path = record(tmp_path / "record", [*recorded()[:8], {"dropped": 6}])
+    assert "a hole of 6 entries" in succeeds("simulate", "--replay", path)
+    assert printed("simulate", "--replay", path)["equal"] == 3
 
 
 def test_replay_names_the_first_difference(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    entries = record(path)
+    entries = recorded()
     entries[7]["step"]["start"][0][5] = 4
-    write(path, entries)
-    result = invoke("simulate", "--replay", str(path))
+    path = record(tmp_path / "record", entries)
+    result = invoke("simulate", "--replay", path)
     assert result.exit_code == 1
     assert f"{path}:8: the first step that differs, after 2 equal ones" in result.stdout
     assert json.dumps(entries[7]) in result.stdout
-    assert json.loads(invoke("simulate", "--replay", str(path), "--json").stdout)["line"] == 8
+    assert json.loads(invoke("simulate", "--replay", path, "--json").stdout)["line"] == 8
 
 
 def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    path.write_text("{}\n")
-    assert_refused("record: expected a first line", "simulate", "--replay", str(path))
+    assert_refused("record: expected a first line", "simulate", "--replay", record(tmp_path / "record", [{}]))
     assert_refused("No such file", "simulate", "--replay", str(tmp_path / "none"))
+
+
+AT_HALF = ("simulate", *LINEAR, "--load", "0.5")
 
 
 @pytest.mark.parametrize(
@@ -102,24 +96,22 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         (("simulate", *LINEAR, "--load", "0"), "load: expected numbers above 0"),
         (("simulate", *LINEAR, "--load", "1", "--workers", "8,8"), "concurrency: the profile has no times"),
         (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of"),
-        (("simulate", *LINEAR, "--load", "0.5", "--objective", "deadline"), "give --deadline-ms"),
-        (("simulate", *LINEAR, "--load", "0.5", "--objective", "energy"),
-         "objective: expected one of latency, deadline"),
-        (("simulate", *LINEAR, "--load", "0.5", "--launch-ms", "inf"), "launch_ms: expected milliseconds from 0"),
-        (("simulate", *LINEAR, "--load", "0.5", "--push-ahead-ms", "1e308"), "push_ahead_ms: expected milliseconds"),
-        (("simulate", *LINEAR, "--load", "0.5", "--deadline-ms", "nan"), "deadline_ms: expected milliseconds"),
-        (("simulate", *LINEAR, "--load", "0.5", "--max-delay-ms", "-1"), "max_delay_ms: expected milliseconds"),
+        ((*AT_HALF, "--objective", "deadline"), "give --deadline-ms"),
+        ((*AT_HALF, "--objective", "energy"), "objective: expected one of latency, deadline"),
+        ((*AT_HALF, "--launch-ms", "inf"), "launch_ms: expected milliseconds from 0"),
+        ((*AT_HALF, "--push-ahead-ms", "1e308"), "push_ahead_ms: expected milliseconds"),
+        ((*AT_HALF, "--deadline-ms", "nan"), "deadline_ms: expected milliseconds"),
+        ((*AT_HALF, "--max-delay-ms", "-1"), "max_delay_ms: expected milliseconds"),
         (("simulate", *LINEAR, "--rate", "1e-300"), "rate: expected numbers above 0, from 1e-09 to 1e+12"),
         (("simulate", *LINEAR, "--rate", "1e-9"), "rate: expected at least 0.01/s for 100000 requests, got 1e-09/s"),
         (("simulate", "--profile", "linear:1e12+0b", "--rate", "1"), "profile: expected at least 0.01/s"),
-        (("simulate", *LINEAR, "--load", "0.5", "--requests", "1000000000000"), "requests: expected at most"),
-        (("simulate", *LINEAR, "--load", "0.5", "--replicas", "1e9"), "replicas: expected at most 100000"),
-        (("simulate", *LINEAR, "--load", "0.5", "--max-batch", "1000000000"), "max_batch: expected 1 to 4096"),
-        (("simulate", *LINEAR, "--load", "0.5", "--arrivals", "gamma:1e-300"), "arrivals: expected numbers that are 0"),
-        (("simulate", *LINEAR, "--load", "0.5", "--service", "gamma:1e-300"), "service: expected deterministic"),
-        (("simulate", *LINEAR, "--load", "0.5", "--lengths", "lognormal:2:1e300:9"), "lengths: expected a number"),
-        (("simulate", *LINEAR, "--load", "0.5", "--lengths", "lognormal:5:1e9:5:5"),
-         "lengths: expected LOW to HIGH to hold at least 0.1% of the lengths"),
+        ((*AT_HALF, "--requests", "1000000000000"), "requests: expected at most"),
+        ((*AT_HALF, "--replicas", "1e9"), "replicas: expected at most 100000"),
+        ((*AT_HALF, "--max-batch", "1000000000"), "max_batch: expected 1 to 4096"),
+        ((*AT_HALF, "--arrivals", "gamma:1e-300"), "arrivals: expected numbers that are 0"),
+        ((*AT_HALF, "--service", "gamma:1e-300"), "service: expected deterministic"),
+        ((*AT_HALF, "--lengths", "lognormal:2:1e300:9"), "lengths: expected a number"),
+        ((*AT_HALF, "--lengths", "lognormal:5:1e9:5:5"), "lengths: expected LOW to HIGH to hold at least 0.1% of the "),
         (("optimum", *LINEAR, "--load", "0.5", "--max-batch", "4096"), "max_batch: expected at most 256"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ import pytest
 
 from app import models
 from app.contract import Model, ModelInfo, SampleRow
-from app.engine.profiling.cache import ProfileCache, ProfileKey, cpu_name, key_of
+from app.engine.cpu.device import CpuDevice
+from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
@@ -41,20 +43,24 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "RUNS", 2)
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are simulated here: the processes for them take seconds to start."""
+    monkeypatch.setattr(sizing, "processes", lambda count: nullcontext(SimpleNamespace(map=map)))
+
+
 def printed(*arguments: str) -> Any:
     return running.printed("size", *arguments)
 
 
-def stored(folder: Path, threads: int, profile: Profile) -> tuple[ProfileCache, ProfileKey]:
-    """A profile of echo, kept in the folder as one of this machine, and its key."""
-    from app.engine.cpu.device import CpuDevice
-
-    cache, model = ProfileCache(folder), load(Repository("demo").sources("echo")[0])
+def store(folder: Path, threads: int, profile: Profile) -> None:
+    """Keep it in the folder as a profile of echo, of this machine."""
+    model = load(Repository("demo").sources("echo")[0])
     key = replace(key_of(model, CpuDevice((32,), 1, 1)), threads=threads)
-    assert cache.store(key, profile) is not None
-    return cache, key
+    assert ProfileCache(folder).store(key, profile) is not None
 
 
+@pytest.mark.usefixtures("one_process")
 def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     """10 ms a row, one at a time: four queues of a load of 0.62, or three of 0.83 that are too slow."""
     path = tmp_path / "m.json"
@@ -80,27 +86,28 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     assert found == [1, [], None]  # 32 rows take as long as one
 
 
-def test_the_table_and_the_command() -> None:
-    shown = running.succeeds("size", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", *ASKED[4:])
-    assert "starling serve MODEL_FOLDER --workers 32\n" in shown
-    overloaded = running.succeeds("size", "--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", *ASKED[4:])
-    assert "overloaded" in overloaded
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ("--profile linear:5+1b --rate 1500 --p99-ms 150", 0, "starling serve MODEL_FOLDER --workers 32\n"),
+        ("--profile linear:10+0b --rate 3100 --p99-ms 200", 0, "overloaded"),
+        ("--profile linear:10+0b --rate 50 --p99-ms 9", 1, "no number of replicas"),
+        ("--profile linear:10+1b --rate 5000 --p99-ms 90 --max-replicas 2 --json", 1, '"replicas": null'),
+    ],
+)
+def test_the_table_and_the_exit_status(asked: str, status: int, words: str) -> None:
+    found = invoke("size", "--requests", "200", *asked.split())
+    assert found.exit_code == status
+    assert words in found.stdout
 
 
-def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
-    result = invoke("size", "--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", *ASKED[4:])
-    assert (result.exit_code, "no number of replicas" in result.stdout) == (1, True)
-    limits = ("--max-replicas", "2", "--rate", "5000", "--p99-ms", "90")
-    few = invoke("size", "--profile", "linear:10+1b", *limits, "--json")
-    assert (few.exit_code, json.loads(few.stdout)["replicas"]) == (1, None)
-
-
+@pytest.mark.usefixtures("one_process")
 def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many threads as a server takes of itself, with what was measured of HTTP and of noise."""
     monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
     extra = {"front": {"json": {"call_us": 120.5, "batch_us": 300}}, "noise": 0.2, "made": "2026-01-01"}
-    stored(tmp_path, 1, linear(0.1, 0.1, 32))
-    stored(tmp_path, 3, replace(linear(10, 1, 32), extra=extra))
+    store(tmp_path, 1, linear(0.1, 0.1, 32))
+    store(tmp_path, 3, replace(linear(10, 1, 32), extra=extra))
     options = ("--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     got = printed("--model", "echo", *options)
     assert (got["model"], got["device"], got["threads"], got["workers"]) == ("echo", cpu_name(), 3, [32])
@@ -114,6 +121,7 @@ def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_p99_if_batch_times_are_off_by_their_error(tmp_path: Path) -> None:
     """3 % of the profile and 4 % of the loads measured over HTTP are 5 % together."""
     path = tmp_path / "m.json"
@@ -133,6 +141,7 @@ def test_the_noise_of_a_profile_is_that_of_batch_times() -> None:
     assert measured_service(linear(1, 1, 2)) == "deterministic"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_workers_of_each_replica(tmp_path: Path) -> None:
     """Two workers at once that are hardly slower need fewer replicas than one."""
     path, replicas = tmp_path / "m.json", []
@@ -144,11 +153,12 @@ def test_workers_of_each_replica(tmp_path: Path) -> None:
     assert replicas[1] < replicas[0]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(model: Any, settings: Settings) -> None:
         asked = settings.device, settings.precision, settings.profile_budget_s
         assert (model.info.name, *asked) == ("echo", "cpu", "fp32", 7)
-        stored(tmp_path, 1, linear(2, 1, 32))
+        store(tmp_path, 1, linear(2, 1, 32))
 
     def costs(
         name: str, serve: list[str], batch_ns: list[int], handover_ns: int, payload: str, data: Path | None

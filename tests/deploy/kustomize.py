@@ -15,12 +15,9 @@ import yaml
 Resource = dict[str, Any]
 
 
-def documents(path: Path) -> list[Resource]:
-    """All documents of a YAML file. Raises OSError and yaml.YAMLError."""
-    return _documents(path.read_text(encoding="utf-8"))
-
-
-def _documents(text: str) -> list[Resource]:
+def documents(of: Path | str) -> list[Resource]:
+    """All documents of a YAML file, or of a text. Raises OSError and yaml.YAMLError."""
+    text = of.read_text(encoding="utf-8") if isinstance(of, Path) else of
     return [one for one in yaml.safe_load_all(text) if one is not None]
 
 
@@ -29,7 +26,7 @@ def build(folder: Path) -> list[Resource]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl, which has kustomize in it, is not installed")
-    return _documents(re.sub(r"\bstarling-settings-[a-z0-9]{10}\b", "starling-settings", _built(kubectl, folder)))
+    return documents(re.sub(r"\bstarling-settings-[a-z0-9]{10}\b", "starling-settings", _built(kubectl, folder)))
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 import promql_parser as promql
 from lifespan import serving
+from models.folders import write_model
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.lifecycle import Lifecycle
@@ -25,11 +26,6 @@ from app.models import Staged
 def build():
     return Staged([nn.ReLU(), nn.Softmax(dim=1)])
 """
-STAGED_TOML = """\
-source = "model.py:build"
-inputs = [{ name = "x", datatype = "FP32", shape = [3] }]
-outputs = [{ name = "y", datatype = "FP32", shape = [3] }]
-"""
 #: Name of a series -> name of a label -> its values.
 Series = Mapping[str, Mapping[str, set[str]]]
 
@@ -38,9 +34,7 @@ async def scrape(folder: Path) -> list[str]:
     """Three pages of a server with a whole model and one in stages: before any call, after calls of both classes, and
     after the whole model has been unloaded.
     """
-    (folder / "staged").mkdir()
-    (folder / "staged" / "model.py").write_text(STAGED)
-    (folder / "staged" / "model.toml").write_text(STAGED_TOML)
+    write_model(folder / "staged", code=STAGED)
     settings = Settings(
         models=str(folder), model=(f"echo={DEMO / 'echo'}",), profile_dir=folder / "profiles", profile_budget_s=0
     )

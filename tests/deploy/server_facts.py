@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from app import server
 from app.http.openapi.document import Document
 from app.settings import Settings
 
@@ -22,6 +23,11 @@ def settings_of(variables: dict[str, str]) -> Settings:
     """As the command line makes them. Raises ValidationError for one that there is not, or that is wrong."""
     given = {name: value for name, value in variables.items() if name.startswith("STARLING_")}
     return Settings(**{name.removeprefix("STARLING_").lower(): value for name, value in given.items()})  # type: ignore[arg-type]
+
+
+def drain_s(settings: Settings) -> float:
+    """The longest that a server takes to end: its grace, its limit, and what follows by force."""
+    return settings.drain_grace_s + settings.drain_limit_s + server._FORCE_AFTER_S
 
 
 @cache

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from app import server
 from app.settings import Settings
 
 from .kustomize import documents
-from .server_facts import DEPLOY, image_variables, routes, settings_of
+from .server_facts import DEPLOY, drain_s, image_variables, routes, settings_of
 
 COMPOSE = DEPLOY / "compose"
 
@@ -42,8 +41,7 @@ def test_what_is_mounted_exists(compose: dict[str, Any]) -> None:
 def test_server(compose: dict[str, Any], settings: Settings) -> None:
     told = compose["services"]["starling"]
     assert told["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
-    stop_s = float(told["stop_grace_period"].removesuffix("s"))
-    assert stop_s > settings.drain_grace_s + settings.drain_limit_s + server._FORCE_AFTER_S
+    assert float(told["stop_grace_period"].removesuffix("s")) > drain_s(settings)
     assert {place.partition(":")[0] for place in told["tmpfs"]} == {"/tmp", str(settings.profile_dir)}
     assert settings.api_key
 

@@ -10,6 +10,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -156,6 +157,11 @@ class Server:
         assert match, f"no line like {pattern!r} in:\n" + "\n".join(self.lines)
         return match
 
+    def socket(self) -> socket.socket:
+        """A connection on which nothing has been sent."""
+        host, _, port = self.host.partition(":")
+        return socket.create_connection((host, int(port)), PATIENCE_S)
+
     def connection(self) -> http.client.HTTPConnection:
         if self.tls is not None:
             return http.client.HTTPSConnection(self.host, timeout=PATIENCE_S, context=self.tls)
@@ -188,25 +194,20 @@ class Server:
         tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": rows}
         return self.post(f"/v2/models/{model}/infer", {"inputs": [tensor], "parameters": parameters}, headers)
 
-    def _metrics(self) -> str:
-        return self.get("/metrics").body.decode()
+    def _metrics(self, line: str) -> list[Any]:
+        """What the groups of a pattern find in the lines of /metrics."""
+        return re.findall(f"^{line}$", self.get("/metrics").body.decode(), re.MULTILINE)
 
     def metric(self, sample: str) -> float:
         """The value of one line of /metrics, 0 where there is none."""
-        for line in self._metrics().splitlines():
-            if line.startswith(sample + " "):
-                return float(line.rpartition(" ")[2])
-        return 0.0
+        return sum(map(float, self._metrics(rf"{re.escape(sample)} (\S+)")))
 
     def outcomes(self, model: str) -> Counter[str]:
         """Requests so far by outcome, of all versions of a model; only outcomes that there were."""
-        lines = re.findall(
-            r'^starling_requests_total{class="\w+",model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M
-        )
         counted: Counter[str] = Counter()
-        for name, outcome, count in lines:
-            if name == model:
-                counted[outcome] += int(float(count))
+        pattern = rf'starling_requests_total{{class="\w+",model="{model}",outcome="(\w+)",.*}} (\S+)'
+        for outcome, count in self._metrics(pattern):
+            counted[outcome] += int(float(count))
         return +counted
 
     def waiting(self, model: str) -> int:

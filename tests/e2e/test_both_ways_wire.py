@@ -1,6 +1,7 @@
-"""Requests in pieces and of rare kinds, clients that leave, and bodies that are too large.
+"""Compressed answers, clients that leave, bodies that are too large, and clients that read late or never.
 
-Many requests in a row on one connection, and clients that read late, are in test_stress.py.
+Many requests in a row on one connection, of all protocols and on both ways, are in test_stress.py; each mistake and
+refusal is in tests/test_http, in process.
 """
 
 from __future__ import annotations
@@ -14,50 +15,29 @@ from concurrent.futures import ThreadPoolExecutor
 
 from background import eventually
 
-from .examples import PROTOCOLS, Example, example
-from .server import MIB, PATIENCE_S, Gate, Server
-from .wire import ECHO, Wire, get, infer, post
+from .server import MIB, Gate, Server
+from .wire import Wire, get, infer
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing sends RST instead of FIN
 
 
-def padded(asked: Example, size: int = 300 << 10) -> bytes:
-    return post(asked.path, asked.body.ljust(size), asked.headers)
-
-
-async def test_bodies_of_many_sizes(server: Server) -> None:
-    """Among them sizes at which it is decided how a body is read and decoded; in one piece, and in two."""
-    asked = PROTOCOLS["V2 JSON"](1)
-    async with await Wire.open(server.host) as wire, await Wire.open(server.host) as other:
-        for size in (65535, 65536, 65537, 131071, 131072, 131073, 300 << 10):
-            request = padded(asked, size)
-            assert asked.answered(await wire.call(request))
-            wire.send(request[:-1])
-            await other.seen()
-            assert asked.answered(await wire.call(request[-1:]))
-
-
-async def test_rare_kinds_between_plain_ones(server: Server) -> None:
-    """Each on one connection with plain requests before and after it."""
-    async with await Wire.open(server.host) as wire:
-        for number, rare in enumerate([Example.chunked, Example.packed, padded] * 2):
-            assert example(number).answered(await wire.call(example(number).wire()))
-            asked = PROTOCOLS["V2 JSON"](number)
-            assert asked.answered(await wire.call(rare(asked)))
-        head, _, body = example(3).wire({"Expect": "100-continue"}).partition(b"\r\n\r\n")
-        assert (await wire.call(head + b"\r\n\r\n")).status == 100
-        assert example(3).answered(await wire.call(body))
-        assert (await wire.call(get("/v2/health/live"))).status == 200
-        assert example(5).answered(await wire.call(example(5).wire()))
+def test_compressed_answers(server: Server) -> None:
+    """From a kilobyte on, for who accepts it, also where the body goes through ASGI."""
+    for sent in ({}, {"Content-Encoding": "identity"}):
+        accepting = {"Accept-Encoding": "br, gzip;q=0.5", **sent}
+        plain = server.infer("echo", [[1, 2, 3, 4]] * 100, sent)
+        packed = server.infer("echo", [[1, 2, 3, 4]] * 100, accepting)
+        small = server.infer("echo", [[1, 2, 3, 4]], accepting)
+        assert "content-encoding" not in {**plain.headers, **small.headers}
+        assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
+        assert gzip.decompress(packed.body) == plain.body
 
 
 def test_clients_that_leave_while_they_wait(server: Server, gate: Gate) -> None:
     """By FIN, by RST, or by saying that they send no more: their rows are not run."""
-    host, _, port = server.host.partition(":")
     before, used = server.outcomes("gate"), server.slots("gate")
-    clients = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(4)]
-    closes, resets, shuts, stays = clients
-    for number, client in enumerate(clients):
+    closes, resets, shuts, stays = (server.socket() for _ in range(4))
+    for number, client in enumerate((closes, resets, shuts, stays)):
         client.sendall(infer("gate", [840 + number]))
     eventually(lambda: server.slots("gate") == used + 4)
     resets.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -66,25 +46,10 @@ def test_clients_that_leave_while_they_wait(server: Server, gate: Gate) -> None:
     shuts.shutdown(socket.SHUT_WR)
     eventually(lambda: server.slots("gate") == used + 1)
     gate.open()
-    assert (stays.recv(12), shuts.recv(12)) == (b"HTTP/1.1 200", b"")
-    stays.close()
-    shuts.close()
+    with stays, shuts:
+        assert (stays.recv(12), shuts.recv(12)) == (b"HTTP/1.1 200", b"")
     assert [value for value in gate.ran() if 840 <= value < 850] == [843]
     assert (server.outcomes("gate") - before)["client_gone"] == 3
-
-
-async def test_bodies_that_do_not_come(server: Server) -> None:
-    """408, and the connection is closed. A client that leaves instead is counted."""
-    before = server.outcomes("echo")
-    begun = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{" % ECHO.encode()
-    async with await Wire.open(server.host) as wire, await Wire.open(server.host) as gone:
-        gone.send(begun)
-        gone.close()
-        answer = await wire.call(begun)
-        assert (answer.status, answer.json()) == (408, {"error": "the body did not arrive within 1 s"})
-        assert answer.closes
-    ends = {"body_timeout": 1, "client_gone": 1}
-    await asyncio.to_thread(eventually, lambda: server.outcomes("echo") - before == ends)
 
 
 # Bodies too large, or far ahead of their answers: refused in time, with an answer, and in bounded memory.
@@ -110,13 +75,6 @@ def test_a_refusal_reaches_who_is_still_sending(server: Server) -> None:
         answer = server.post("/v2/models/broken/infer", b" " * (3 * MIB))
         assert (answer.status, "retry-after" in answer.headers) == (503, True)
         assert server.post("/v2/models/nobody/infer", b" " * (3 * MIB)).status == 404
-
-
-async def test_a_chunked_body_without_end(server: Server) -> None:
-    head = b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % ECHO.encode()
-    async with await Wire.open(server.host) as wire:
-        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-        assert (await wire.call(head + chunk * (4 * MIB // 0x10000 + 1))).status == 413
 
 
 async def test_pipelining_takes_no_memory(server: Server) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +12,19 @@ from pathlib import Path
 
 from background import eventually
 
-from .server import PATIENCE_S, REPOSITORY, Server
+from .server import PATIENCE_S, REPOSITORY, Gate, Server
 from .wire import Wire, infer
-
-# Load, unload and replacement while requests are running; one model that fails leaves the others serving.
-
 
 LOAD = "/v2/repository/models/%s/load"
 UNLOAD = "/v2/repository/models/%s/unload"
 
 
-def edit(server: Server, path: str, old: str, new: str) -> None:
-    file = server.repository / path
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
+def edit(server: Server, old: str, new: str) -> None:
+    """Of the description of `plus`: what the pattern finds becomes the new text."""
+    file = server.repository / "plus/2/model.toml"
+    text, found = re.subn(old, new, file.read_text())
+    assert found == 1
+    file.write_text(text)
 
 
 async def test_replacement_without_a_gap(server: Server) -> None:
@@ -40,15 +38,13 @@ async def test_replacement_without_a_gap(server: Server) -> None:
             while not stop.is_set():
                 answer = await wire.call(request)
                 assert answer.status == 200, answer.body
-                seen.append(json.loads(answer.body)["outputs"][0]["data"][0])
+                seen.append(answer.json()["outputs"][0]["data"][0])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(16):
             group.create_task(client())
         for number in (20, 30, 2):  # the last as it was
-            text = (server.repository / "plus/2/model.toml").read_text()
-            old = next(line for line in text.splitlines() if line.startswith("kwargs"))
-            await asyncio.to_thread(edit, server, "plus/2/model.toml", old, f"kwargs = {{ number = {number} }}")
+            await asyncio.to_thread(edit, server, r"number = \d+", f"number = {number}")
             answer = await asyncio.to_thread(server.post, LOAD % "plus")
             assert (answer.status, answer.json()) == (200, {"name": "plus", "load": True})
             after = await asyncio.to_thread(server.infer, "plus", [[10]])
@@ -59,28 +55,24 @@ async def test_replacement_without_a_gap(server: Server) -> None:
     assert changes[0] == changes[-1] == 12
 
 
-def test_unload_finishes_what_was_accepted(server: Server, threads: ThreadPoolExecutor) -> None:
-    gate = server.gate
-    assert gate is not None
-    running = threads.submit(server.infer, "gate", [[2]])
-    gate.wait()
+def test_unload_finishes_what_was_accepted(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
     waiting = [threads.submit(server.infer, "gate", [[400 + n]]) for n in range(6)]
     eventually(lambda: server.waiting("gate") == 6)
     unload = threads.submit(server.post, UNLOAD % "gate")
     eventually(lambda: server.get("/v2/models/gate/ready").status == 503)
-    refused = server.infer("gate", [[406]])
-    assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    for _ in range(2):
+        refused = server.infer("gate", [[406]])
+        assert (refused.status, "retry-after" in refused.headers) == (503, True)
     states = {line["name"]: line["state"] for line in server.post("/v2/repository/index").json()}
     assert states["gate"] == "UNLOADING"
-    assert server.infer("gate", [[407]]).status == 503
     gate.open()
-    assert [call.result(PATIENCE_S).status for call in (running, *waiting)] == [200] * 7
+    assert [call.result(PATIENCE_S).status for call in waiting] == [200] * 6
     assert unload.result(PATIENCE_S).json() == {"name": "gate", "unload": True}
     ready = server.post("/v2/repository/index", {"ready": True}).json()
     assert "gate" not in {line["name"] for line in ready}
     assert server.post(LOAD % "gate").status == 200
     assert server.infer("gate", [[408]]).status == 200
-    assert {406.0, 407.0} & set(gate.ran()) == set()
+    assert 406 not in gate.ran()
 
 
 def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(start, tmp_path) -> None:
@@ -96,15 +88,12 @@ def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(star
     eventually(lambda: server.post("/predict/net", [1, 2]).json() == {"output": [10.0]})
     shutil.copytree(REPOSITORY / "plus", server.repository / "plus")
     eventually(lambda: server.infer("plus", [[10]]).status == 200)
-    edit(server, "plus/2/model.toml", "max_batch = 4", "max_batch = four")
+    edit(server, "max_batch = 4", "max_batch = four")
     server.line("model plus version 2: .*expected a readable TOML file")
     assert server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [12]
     shutil.rmtree(server.repository / "plus")
     eventually(lambda: "unloaded" in server.infer("plus", [[10]]).json().get("error", ""))  # "unloading" before
     assert server.infer("plus", [[10]]).status == 503
-
-
-# Loading and unloading over HTTP: off by default, or for the admin key alone; keys change while the server runs.
 
 
 def replaced(path: Path, text: str) -> None:
@@ -115,6 +104,7 @@ def replaced(path: Path, text: str) -> None:
 
 
 def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Models are loaded and unloaded with the admin key alone; keys change while the server runs."""
     api, admin = tmp_path / "api", tmp_path / "admin"
     api.write_text("# clients\nclient-1\nclient-2\n")
     admin.write_text("operator-1\n")
@@ -127,10 +117,8 @@ def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
         return [server.post(path, headers={"X-API-Key": key}).status for key in keys]
 
     assert infers("client-1", "client-2", "operator-1", "") == [200, 200, 401, 401]
-    assert (
-        asks(UNLOAD % "narrow", "client-1", "client-2") == asks("/v2/repository/index", "operator-1") * 2 == [401] * 2
-    )
-    assert asks(UNLOAD % "narrow", "operator-1") == [200]
+    assert asks("/v2/repository/index", "operator-1") == [401]
+    assert asks(UNLOAD % "narrow", "client-1", "operator-1") == [401, 200]
     # What was unloaded by name is not waited for; a server whose last model is unloaded is ready.
     assert server.get("/v2/health/ready").json() == {"ready": True}
     assert infers("client-1") == [503]
@@ -143,5 +131,4 @@ def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
     server.line("api_key_file .* found none; the keys read before still hold")
     assert infers("client-3") == [200]
     assert server.stop() == 0
-    told = "\n".join(server.lines)
-    assert [key for key in ("client-1", "client-3", "operator-1", "operator-2") if key in told] == []
+    assert not re.search("client-[13]|operator-[12]", "\n".join(server.lines))

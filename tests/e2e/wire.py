@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 
 from .server import PATIENCE_S
 
-ECHO = "/v2/models/echo/infer"
 TYPED = {"Content-Type": "application/json"}
 
 
@@ -29,14 +28,6 @@ class Answer(NamedTuple):
 
     def json(self) -> Any:
         return json.loads(self.body)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Header names in lower case. Raises AssertionError if one comes twice."""
-        lines = self.head.decode("latin-1").split("\r\n")[1:-2]
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        assert len(headers) == len(lines), self.head
-        return headers
 
 
 def post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
@@ -132,11 +123,7 @@ class Wire:
     async def answer(self) -> Answer:
         async with asyncio.timeout(PATIENCE_S):
             head = await self._reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"HTTP/1.1 100 "):  # no body follows
-                return Answer(100, head, b"")
-            lower = head.lower()
-            at = lower.index(b"\r\ncontent-length:") + 17
-            length = int(lower[at : lower.index(b"\r\n", at)])
+            length = int(head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
             return Answer(int(head[9:12]), head, await self._reader.readexactly(length))
 
 
