@@ -21,6 +21,10 @@ from app.server import Server, bind, has_waiting, ignore_new_connections, listen
 CERTIFICATES = Path(__file__).parent / "certificates"
 
 
+async def app(scope: object, receive: object, send: object) -> None:
+    """Answers nothing."""
+
+
 class Clock:
     """The part of a loop that a server stops by: timers are kept, and called when the test says."""
 
@@ -50,9 +54,6 @@ class Stopping:
         self.aborted: list[str] = []
         self.lifecycle.abort = self.aborted.append
         self.clock = Clock()
-
-        async def app(scope: object, receive: object, send: object) -> None: ...
-
         self.server = Server(uvicorn.Config(app, log_config=None), self.lifecycle, grace_s=3, limit_s=30)
         self.server._loop = self.clock  # type: ignore[assignment]
 
@@ -104,9 +105,6 @@ async def test_a_client_that_begins_no_handshake_is_left(monkeypatch: pytest.Mon
     """As one that sends no request: a probe may need the file that it holds."""
     monkeypatch.setattr("app.server._HANDSHAKE_S", 0.05)
     tls = Certificate(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
-
-    async def app(scope: object, receive: object, send: object) -> None: ...
-
     config = uvicorn.Config(
         app, log_config=None, lifespan="off", ssl_context_factory=lambda config, default: tls.context
     )

@@ -9,25 +9,17 @@ from pathlib import Path
 
 import pytest
 from background import ended
+from models.folders import TOML, source_of, write_model
 
 from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models.loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
-TOML = """
-source = "{source}"
-inputs = [{{ name = "x", datatype = "FP32", shape = [3] }}]
-outputs = [{{ name = "y", datatype = "FP32", shape = [3] }}]
-"""
 
 
 def model(folder: Path, source: str, code: str | None = None) -> ModelSource:
-    folder.mkdir(parents=True)
-    (folder / "model.toml").write_text(TOML.format(source=source))
-    if code is not None:
-        (folder / "model.py").write_text(code)
-    return ModelSource("m", 1, folder)
+    return source_of(write_model(folder, TOML.replace("model.py:build", source), code))
 
 
 def command(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
@@ -90,7 +82,8 @@ def test_ours_in_their_place_is_one_line(tmp_path: Path, source: str, code: str 
 
 
 def test_a_package_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No module named 'nosuchpackage'; install the package where the server runs"):
+    missing = "No module named 'nosuchpackage'"
+    with pytest.raises(ConfigError, match=f"{missing}; install the package where the server runs"):
         load(model(tmp_path / "m", "nosuchpackage.net:build"))
-    with pytest.raises(ConfigError, match=r"No module named 'nosuchpackage' at \S+model\.py:1 in <module>$"):
+    with pytest.raises(ConfigError, match=rf"{missing} at \S+model\.py:1 in <module>$"):
         load(model(tmp_path / "n", "model.py:build", "import nosuchpackage\n"))

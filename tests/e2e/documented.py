@@ -24,27 +24,10 @@ _FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=in
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"\s{2,}# ")
 _HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
+#: A text that a command is given: one that writes a file, or Python.
+GIVEN = re.compile(r"(cat > (?P<file>\S+)|python) <<'?END'?\n(?P<text>.*?)^END\n?", re.MULTILINE | re.DOTALL)
 _VARIES = re.compile(r"(\.\.\.|-?\d+\.\d+(?:e-?\d+)?)")
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block. `line` is that of its first line, `heading` the nearest above, `answer` the block behind it."""
-
-    page: str
-    line: int
-    heading: str
-    language: str
-    text: str
-    answer: Block | None = None
-
-    def __str__(self) -> str:
-        return f"{self.page.removeprefix('docs/')}:{self.line}"
-
-    @property
-    def is_shell(self) -> bool:
-        return self.language == "sh" or (self.language == "" and self.text.startswith("$ "))
 
 
 @dataclass(frozen=True)
@@ -64,6 +47,18 @@ class Command:
         return shlex.split(self.text)
 
 
+@dataclass(frozen=True)
+class Block(Command):
+    """A fenced block, whose `answer` is the block behind it. `line`: its first; `heading`: the nearest above."""
+
+    heading: str = ""
+    language: str = ""
+
+    @property
+    def is_shell(self) -> bool:
+        return self.language == "sh" or (self.language == "" and self.text.startswith("$ "))
+
+
 def pages() -> list[str]:
     """The pages whose commands are run here: the README, and docs/ without the pages of figures."""
     docs = ROOT / "docs"
@@ -75,23 +70,20 @@ def blocks(page: str) -> list[Block]:
     """A page's blocks in their order. One that is another's answer stands in that one alone."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found: list[Block] = []
-    ends = -1
+    ends = 0
     for match in _FENCED.finditer(text):
         inner = re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
         headings = _HEADING.findall(_FENCED.sub("", text[: match.start()]))
         line = text.count("\n", 0, match.start()) + 2
-        block = Block(page, line, headings[-1], match["language"], inner)
-        behind = ends >= 0 and not text[ends : match.start()].strip()
-        if behind and block.language in ("", "json") and not block.is_shell and _can_answer(found[-1]):
-            found[-1] = replace(found[-1], answer=block)
+        block = Block(page, line, inner, None, headings[-1], match["language"])
+        asks = found and found[-1].answer is None and (found[-1].is_shell or found[-1].language == "python")
+        behind = asks and not text[ends : match.start()].strip()
+        if behind and block.language in ("", "json") and not block.is_shell:
+            found[-1] = replace(found[-1], answer=inner)
         else:
             found.append(block)
         ends = match.end()
     return found
-
-
-def _can_answer(block: Block) -> bool:
-    return block.answer is None and (block.is_shell or block.language == "python")
 
 
 def commands(block: Block) -> list[Command]:
@@ -104,7 +96,7 @@ def _printed(block: Block) -> Iterator[Command]:
     line = block.line
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, answer = part.partition("\n")
-        yield Command(block.page, line, command, answer or (block.answer.text if block.answer else None))
+        yield Command(block.page, line, command, answer or block.answer)
         line += part.count("\n")
 
 
@@ -121,7 +113,7 @@ def _typed(block: Block) -> Iterator[Command]:
             text, begun = "", 0
     assert not text, f"{block}: a command without an end: {text}"
     if found and block.answer:
-        found[-1] = replace(found[-1], answer=block.answer.text)
+        found[-1] = replace(found[-1], answer=block.answer)
     return iter(found)
 
 

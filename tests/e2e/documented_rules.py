@@ -26,7 +26,7 @@ from .documented_world import World, given_file
 from .server import ROOT
 
 Rule = Callable[[Command, World], None]
-BlockRule = Callable[[Block, World], None]
+BlockRule = Callable[[Block, World], object]
 
 
 def rule_of(command: Command) -> Rule:
@@ -127,10 +127,6 @@ def executed(one: Block, world: World, **given: Any) -> dict[str, Any]:
     return namespace
 
 
-def runs(one: Block, world: World) -> None:
-    executed(one, world)
-
-
 def measures(one: Block, world: World) -> None:
     short = one.text.replace("repeats=5", "repeats=2, duration_s=0.2, warmup_s=0.1, max_lag_ms=1e5")
     assert short != one.text
@@ -151,10 +147,10 @@ def makes_stages(one: Block, world: World) -> None:
 #: Page, how the block begins as a regular expression, and what is done with it.
 BLOCK_RULES: tuple[tuple[str, str, BlockRule], ...] = (
     ("docs/measure.md", "from loadtest.generator", measures),
-    ("docs/client.md", "import numpy", runs),
-    ("docs/client.md", "from starling_client", runs),
-    ("docs/protocol.md", "import numpy", runs),
-    ("docs/tasks.md", "import openai", runs),
+    ("docs/client.md", "import numpy", executed),
+    ("docs/client.md", "from starling_client", executed),
+    ("docs/protocol.md", "import numpy", executed),
+    ("docs/tasks.md", "import openai", executed),
     ("docs/stages.md", r"from app.models import Staged", makes_stages),
     ("docs/simulation.md", r'\{"model"', is_a_profile),
 )

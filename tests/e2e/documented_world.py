@@ -16,7 +16,7 @@ from typer.testing import Result
 from planner.commands.new_folder import make
 
 from .conftest import Keeper
-from .documented import Block, Command, blocks, commands
+from .documented import GIVEN, Block, Command, blocks, commands
 from .server import DEMO, ROOT, Server
 
 ZOO = ROOT / "loadtest" / "models"
@@ -87,19 +87,16 @@ def write(folder: Path, **files: str | Block) -> Path:
     return folder
 
 
-HEREDOC = re.compile(r"cat > (?P<file>\S+) <<'?END'?\n(?P<text>.*?)^END", re.MULTILINE | re.DOTALL)
-
-
 def given_file(command: Command) -> tuple[str, str] | None:
     """The file that a command writes, and its text."""
-    found = HEREDOC.fullmatch(command.text)
+    found = GIVEN.fullmatch(command.text)
     return (found["file"], found["text"]) if found else None
 
 
 def _given_files(folder: Path) -> None:
     """Files that commands of the pages write."""
-    for one in (one for page in ("docs/start.md", "docs/coming-from.md") for one in blocks(page) if one.is_shell):
-        for command in commands(one):
+    for page in ("docs/start.md", "docs/coming-from.md"):
+        for command in (command for one in blocks(page) if one.is_shell for command in commands(one)):
             if found := given_file(command):
                 path = folder / found[0]
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -69,6 +69,17 @@ def test_bombs_take_no_memory(start: Callable[..., Server], threads: ThreadPoolE
     assert server.infer("narrow", [[1]]).status == 200
 
 
+async def test_a_body_without_an_end_closes_its_connection(server: Server) -> None:
+    """One of which no more comes, and one in chunks."""
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n"
+    chunks = b"10000\r\n%s\r\n" % bytes(0x10000) * (4 * MIB // 0x10000 + 1)
+    for rest, status in ((b"Content-Length: 2\r\n\r\n{", 408), (b"Transfer-Encoding: chunked\r\n\r\n" + chunks, 413)):
+        async with await Wire.open(server.host) as wire:
+            answer = await wire.call(head + rest)
+            assert answer.status == status
+            assert answer.closes
+
+
 def test_a_refusal_reaches_who_is_still_sending(server: Server) -> None:
     """A model that is not ready is known from the path: the body is not read, and its sender must not see a reset."""
     for _ in range(5):

@@ -70,7 +70,7 @@ def test_block(block: Block, world: World) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         run(block, world)
     if block.answer:
-        assert printed.getvalue() == block.answer.text
+        assert printed.getvalue() == block.answer
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)

@@ -14,32 +14,31 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_transformers as tiny
 
 from planner.commands.new_folder import make
 
-from .documented import RECIPES, blocks, commands, curl
+from .documented import GIVEN, RECIPES, blocks, commands, curl
 from .server import ROOT, Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-
-HEREDOC = re.compile(r"(cat > (?P<file>\S+)|python) <<'END'\n(?P<text>.*?)^END\n", re.MULTILINE | re.DOTALL)
 
 
 def recipes() -> dict[str, tuple[str, str | None]]:
     """The script of each, and the answer that stands below it."""
     _, *scripts = (block for block in blocks(RECIPES) if block.is_shell)  # the first serves them
-    return {block.heading: (block.text, block.answer.text if block.answer else None) for block in scripts}
+    return {block.heading: (block.text, block.answer) for block in scripts}
 
 
 def followed(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Do what a recipe says up to its curl, in this folder; the curl."""
     monkeypatch.chdir(folder)
-    rest = HEREDOC.sub("", script).splitlines()
+    rest = GIVEN.sub("", script).splitlines()
     assert rest[-1].startswith("curl "), rest[-1]
     subprocess.run(["bash", "-ec", "\n".join(rest[:-1])], check=True, timeout=60)
-    for found in HEREDOC.finditer(script):
+    for found in GIVEN.finditer(script):
         if found["file"]:
             Path(found["file"]).write_text(found["text"])
         else:
@@ -49,7 +48,8 @@ def followed(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_each_recipe_answers_what_it_says(tmp_path, start, monkeypatch) -> None:
     """And so do folders that `starling new` has made."""
-    curls = {name: followed(script, tmp_path, monkeypatch) for name, (script, _) in recipes().items()}
+    told = recipes()
+    curls = {name: followed(script, tmp_path, monkeypatch) for name, (script, _) in told.items()}
     weights = re.findall(r"hf:([^\"]+)", Path("mine/sentences/model.toml").read_text())  # small ones stand in for those
     tiny.save_bert(Path("mine/sentences", *weights), "", id2label={0: "contradiction", 1: "entailment"})
     Path("net").mkdir()
@@ -60,13 +60,12 @@ def test_each_recipe_answers_what_it_says(tmp_path, start, monkeypatch) -> None:
     ]
     server = start(flags=("--models", str(tmp_path / "mine")))
     answers = {name: json.loads(curl(command, server.host, tmp_path)) for name, command in curls.items()}
-    for name, (_, told) in recipes().items():
-        if told is None:  # weights are drawn anew at each start
-            continue
-        wanted = json.loads(told)
-        for output, value in wanted.items():
-            assert answers[name][output] == pytest.approx(value, rel=1e-3), name
-        assert list(answers[name]) == list(wanted)
+    for name, (_, answer) in told.items():
+        if answer is not None:  # else weights are drawn anew at each start
+            wanted = json.loads(answer)
+            assert list(answers[name]) == list(wanted)
+            for output, value in wanted.items():
+                assert answers[name][output] == pytest.approx(value, rel=1e-3), name
     assert [len(answers["Sequences"]["state"])] == [3]
     assert answers["Sentences"]["object"] == "list"
     (output,) = json.loads(curl(made[0].curl, server.host, tmp_path))["outputs"]
@@ -84,8 +83,7 @@ def test_an_estimator_of_scikit_learn(tmp_path: Path, start: Callable[..., Serve
     reply = server.post("/v1/models/sklearn:predict", {"instances": table.to_dict("records")})
     answers = reply.json()["predictions"]
     assert [one["label"] for one in answers] == classifier.predict(table).tolist()
-    scores = [[round(value, 6) for value in row] for row in classifier.predict_proba(table)]
-    assert [[round(value, 6) for value in one["scores"]] for one in answers] == scores
+    assert np.allclose([one["scores"] for one in answers], classifier.predict_proba(table), atol=1e-6)
     body = {"inputs": [{"name": "city", "datatype": "BYTES", "shape": [1], "data": ["Rom"]},
                        {"name": "area", "datatype": "FP64", "shape": [1], "data": [20]},
                        {"name": "rooms", "datatype": "INT64", "shape": [1], "data": [1.5]}]}  # fmt: skip

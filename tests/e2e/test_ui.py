@@ -6,7 +6,6 @@ With a key it is in test_docs.py.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import tiny_decoders
 
 from .browser import Visit, api
 from .conftest import Keeper
-from .server import DEMO, PATIENCE_S, Server
+from .server import DEMO, Server
 
 KEY = "sesame"
 
@@ -53,7 +52,7 @@ def run(browse: Callable[..., None], ui: Server) -> Callable[..., None]:
 
 def test_a_page_that_watches_does_not_hold_up_the_end(start: Callable[..., Server]) -> None:
     server = start(flags=("--watch",))
-    with socket.create_connection(server.host.split(":"), timeout=PATIENCE_S) as stream:
+    with server.socket() as stream:
         stream.sendall(b"GET /ui/events HTTP/1.1\r\nHost: x\r\n\r\n")
         told = stream.recv(1 << 16)
         server.tell()

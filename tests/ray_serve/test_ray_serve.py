@@ -44,13 +44,12 @@ def test_options_and_settings_are_told_apart(serve: ModuleType) -> None:
     made = deployment(starling_app(models="demo", max_batch=8, autoscaling_config=scaled, name="mine"))
     assert made.name == "mine"
     assert made._deployment_config.autoscaling_config.max_replicas == 3
-    assert made.init_args[0] == {"models": "demo", "max_batch": 8}
-    assert made.init_args[1] == 1
+    assert made.init_args == ({"models": "demo", "max_batch": 8}, 1)
 
 
 def test_arguments_from_a_shell_are_text(serve: ModuleType) -> None:
-    text = {"models": "demo", "threads": "4096", "num_replicas": "2", "name": "me"}
-    made = deployment(build({**text, "ray_actor_options": '{"num_cpus": 2}'}))
+    options = {"num_replicas": "2", "name": "me", "ray_actor_options": '{"num_cpus": 2}'}
+    made = deployment(build({"models": "demo", "threads": "4096", **options}))
     assert (made.num_replicas, made.name) == (2, "me")
     assert made.init_args == ({"models": "demo", "threads": "4096"}, 2)  # looked at on the replica's machine
 
@@ -81,13 +80,12 @@ def test_the_examples_of_the_documentation(serve: ModuleType) -> None:
 
 
 async def test_a_replica_that_is_stuck_is_not_healthy(serve: ModuleType) -> None:
-    why: list[str | None] = [None]
     told: list[Any] = []
-    replica = SimpleNamespace(failed=lambda: why[0], families=lambda: "families")
+    replica = SimpleNamespace(failed=lambda: None, families=lambda: "families")
     one = SimpleNamespace(_replica=replica, _forwarder=SimpleNamespace(forward=told.append))
     check_health = ray_serve._replica_class(serve).check_health
     await check_health(one)
     assert told == ["families"]
-    why[0] = "worker 0 has died"
+    replica.failed = lambda: "worker 0 has died"
     with pytest.raises(RuntimeError, match="worker 0 has died"):
         await check_health(one)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from background import eventually
 from lifespan import serving
+from models.folders import write_model
 
 from app.main import create_app
 from app.settings import Settings
@@ -75,17 +76,12 @@ def session(told: dict[str, Any]) -> dict[str, Any]:
 
 async def test_answers_are_those_of_the_application_alone(tmp_path: Path) -> None:
     """From both replicas; a model that cannot serve fails its deployment with its reason; nothing is left of it."""
-    (tmp_path / "wrong").mkdir()
-    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
+    write_model(tmp_path / "wrong", 'source = "nothing.py:Nobody"\n', code=None)
     quick = {"profile_budget_s": 0, "profile_dir": str(tmp_path), "policy": "no_wait"}  # no tables to solve
-    options = {
-        "num_replicas": 2, "graceful_shutdown_wait_loop_s": 0.1, "ray_actor_options": {"num_cpus": 0.5},
-    }  # fmt: skip
-    told = {
-        "arguments": {"models": str(DEMO), **quick, **options}, "asked": ASKED,
-        "wrong": {"models": str(tmp_path), "max_constructor_retry_count": 1},
-    }  # fmt: skip
-    seen = session(told)
+    options = {"num_replicas": 2, "graceful_shutdown_wait_loop_s": 0.1, "ray_actor_options": {"num_cpus": 0.5}}
+    arguments = {"models": str(DEMO), **quick, **options}
+    wrong = {"models": str(tmp_path), "max_constructor_retry_count": 1}
+    seen = session({"arguments": arguments, "asked": ASKED, "wrong": wrong})
     assert len(seen["replicas"]) == 2
     assert "wrong: failed" in seen["refused"]
     async with serving(create_app(Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0))) as (alone, _):

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from models.folders import write_model
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from starling_ray import deployment as ray_serve
 from starling_ray import replica
@@ -49,8 +50,7 @@ async def test_prefix_of_the_router_is_taken_off_and_its_request_id_stands_once(
 
 
 async def test_a_model_that_cannot_serve_is_told_and_nothing_is_left(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "wrong").mkdir()
-    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
+    write_model(tmp_path / "wrong", 'source = "nothing.py:Nobody"\n', code=None)
     before = set(threading.enumerate())
     with pytest.raises(ConfigError, match="wrong"):
         await Replica().start(settings.model_copy(update={"models": str(tmp_path)}))
@@ -60,8 +60,7 @@ async def test_a_model_that_cannot_serve_is_told_and_nothing_is_left(settings: S
 async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
     one = Replica()
     await one.start(settings)
-    names = [name for name in one.families() if name.name == "starling_live"]
-    assert names[0].samples[0].value == 1
+    assert [found.samples[0].value for found in one.families() if found.name == "starling_live"] == [1]
     assert one.failed() is None
     one._state["engine"].driver.lost = "worker 0 has died"
     assert one.failed() == "worker 0 has died"
@@ -81,18 +80,18 @@ async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
     assert answer.status_code == 503
 
 
-@pytest.mark.parametrize("name", ["port", "model_control", "record"])
-def test_settings_of_a_server_with_a_socket_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        replica_settings({name: "anything"})
-
-
-def test_unknown_and_wrong_settings_are_one_line() -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({name: "anything"}, name) for name in ("port", "model_control", "record")),  # of a server with a socket
+        ({"max_bach": 3}, "max_bach"),
+        ({"max_batch": 0}, r"max_batch: .* got 0"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, Any], message: str) -> None:
     assert SERVERS_OWN.keys() <= Settings.model_fields.keys()
-    with pytest.raises(ConfigError, match="max_bach"):
-        replica_settings({"max_bach": 3})
-    with pytest.raises(ConfigError, match=r"max_batch: .* got 0"):
-        replica_settings({"max_batch": 0})
+    with pytest.raises(ConfigError, match=message):
+        replica_settings(given)
 
 
 def test_a_replica_computes_with_the_cores_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,56 +131,48 @@ class Instruments:
 
         return type("Instrument", (), {"inc" if kind == "counter" else "set": staticmethod(tell)})()
 
-    def since(self) -> list[tuple[str, float, dict[str, str]]]:
-        said, self.said = self.said, []
-        return said
-
 
 def family(kind: type[Any], name: str, value: float, **labels: str) -> Metric:
-    made: Metric = kind(name, "Text.", labels=list(labels))
-    made.add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+    made: Metric = kind(name, "Text.", labels=["model", *labels])
+    made.add_metric(["m", *labels.values()], value)  # type: ignore[attr-defined]
     return made
 
 
 counter = partial(family, CounterMetricFamily, "starling_requests")
 gauge = partial(family, GaugeMetricFamily, "starling_queue_length")
+M = {"model": "m"}
+
+
+def told(*scrapes: list[Metric]) -> list[tuple[str, float, dict[str, str]]]:
+    """What the instruments are told by these scrapes, one after another."""
+    ray = Instruments()
+    forwarder = Forwarder(ray)
+    for families in scrapes:
+        forwarder.forward(families)
+    return ray.said
 
 
 def test_a_counter_is_told_by_how_much_it_has_grown() -> None:
-    ray = Instruments()
-    forwarder = Forwarder(ray)
-    for value in (3, 3, 5, None, 1):
-        forwarder.forward([] if value is None else [counter(value, model="m")])
-    assert ray.since() == [("starling_requests", value, {"model": "m"}) for value in (3, 2, 1)]
+    found = told([counter(3)], [counter(3)], [counter(5)], [], [counter(1)])
+    assert found == [("starling_requests", value, M) for value in (3, 2, 1)]
 
 
 def test_a_gauge_is_told_when_it_changes_and_is_0_when_its_model_has_gone() -> None:
-    ray = Instruments()
-    forwarder = Forwarder(ray)
-    for value in (7, 7, 8, None, None):
-        forwarder.forward([] if value is None else [gauge(value, model="m")])
-    assert [value for _, value, _ in ray.since()] == [7, 8, 0]
+    found = told([gauge(7)], [gauge(7)], [gauge(8)], [], [])
+    assert found == [("starling_queue_length", value, M) for value in (7, 8, 0)]
 
 
 def test_samples_of_one_family_may_have_further_labels() -> None:
-    ray = Instruments()
-    forwarder = Forwarder(ray)
-    forwarder.forward([gauge(1, model="m")])
-    forwarder.forward([gauge(1, model="m"), gauge(2, model="m", stage="1")])
-    assert ray.since() == [
-        ("starling_queue_length", 1, {"model": "m"}),
-        ("starling_queue_length", 2, {"model": "m", "stage": "1"}),
-    ]
+    found = told([gauge(1)], [gauge(1), gauge(2, stage="1")])
+    assert found == [("starling_queue_length", 1, M), ("starling_queue_length", 2, {**M, "stage": "1"})]
 
 
 def test_a_histogram_keeps_its_buckets() -> None:
-    ray = Instruments()
     family = HistogramMetricFamily("starling_batch_size", "Rows.", labels=["model"])
     family.add_metric(["m"], [("1", 2.0), ("+Inf", 3.0)], 9.0)
-    Forwarder(ray).forward([family])
-    assert ray.since() == [
-        ("starling_batch_size_bucket", 2.0, {"model": "m", "le": "1"}),
-        ("starling_batch_size_bucket", 3.0, {"model": "m", "le": "+Inf"}),
-        ("starling_batch_size_count", 3.0, {"model": "m"}),
-        ("starling_batch_size_sum", 9.0, {"model": "m"}),
+    assert told([family]) == [
+        ("starling_batch_size_bucket", 2.0, {**M, "le": "1"}),
+        ("starling_batch_size_bucket", 3.0, {**M, "le": "+Inf"}),
+        ("starling_batch_size_count", 3.0, M),
+        ("starling_batch_size_sum", 9.0, M),
     ]

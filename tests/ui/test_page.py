@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
-from lifespan import with_state
+from lifespan import serving, with_state
 
 from app.main import create_app
 from app.settings import Settings
@@ -23,44 +22,28 @@ FILES = sorted(path.name for path in _FOLDER.iterdir())
 KEY = "sesame"
 
 
-@asynccontextmanager
-async def server(folder: Path, **settings: Any) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
-    """A server without models, and a client of it."""
+def made(folder: Path, **settings: Any) -> Any:
+    """A server without models, and with a key."""
     (folder / "models").mkdir(exist_ok=True)
-    given = {"models": str(folder / "models"), "model_control": True, "profile_dir": folder, **settings}
-    made = create_app(Settings(**given))
-    async with made.running() as state:
-        app = with_state(made, state)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://one") as client:
-            yield app, client
+    given = {"models": str(folder / "models"), "model_control": True, "profile_dir": folder, "api_key": KEY}
+    return create_app(Settings(**given, **settings))
 
 
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[Any]:
-    async with server(tmp_path, api_key=KEY) as (found, _):
-        yield found
-
-
-@pytest.fixture
-async def http(app: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://one") as client:
-        yield client
-
-
-async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
-    for name in FILES:
-        answer = await http.get("/ui" if name == "index.html" else f"/ui/{name}")
-        assert answer.status_code == 200
-        assert answer.content == (_FOLDER / name).read_bytes()
-        assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        again = await http.get(answer.url.path, headers={"If-None-Match": answer.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
+async def test_the_page_opens_without_a_key(tmp_path: Path) -> None:
+    async with serving(made(tmp_path)) as (http, _):
+        for name in FILES:
+            answer = await http.get("/ui" if name == "index.html" else f"/ui/{name}")
+            assert answer.status_code == 200
+            assert answer.content == (_FOLDER / name).read_bytes()
+            assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            again = await http.get(answer.url.path, headers={"If-None-Match": answer.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
 
 
 @pytest.mark.parametrize("prefix", ["", "/a/b"])
 async def test_a_browser_is_sent_to_the_page_and_a_program_asks_whether_the_server_lives(tmp_path, prefix: str) -> None:
-    async with server(tmp_path, api_key=KEY, root_path=prefix) as (_, client):
+    async with serving(made(tmp_path, root_path=prefix)) as (client, _):
         answer = await client.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
         assert (answer.status_code, answer.headers["location"]) == (307, f"{prefix}/ui" if prefix else "ui")
         for accepted in ("*/*", "application/json"):
@@ -70,7 +53,7 @@ async def test_a_browser_is_sent_to_the_page_and_a_program_asks_whether_the_serv
 
 async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
     """The page and its files need no key either way; its events do."""
-    async with server(tmp_path, api_key=KEY, root_path="/a/b") as (_, client):
+    async with serving(made(tmp_path, root_path="/a/b")) as (client, _):
         for prefix in ("", "/a/b"):
             for path in (*sorted(Page().open_paths - {"/ui/"}), "/docs"):
                 assert (await client.get(prefix + path)).status_code == 200, prefix + path
@@ -97,42 +80,33 @@ def test_what_a_server_says_is_never_markup() -> None:
     assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
 
 
-class Client:
-    """One GET of the events, whose client goes when it is told to."""
+async def test_events_come_until_the_client_goes(tmp_path: Path) -> None:
+    sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    gone = asyncio.Event()
+    asked = [{"type": "http.request", "body": b"", "more_body": False}]
 
-    def __init__(self, app: Any) -> None:
-        headers = [(b"x-api-key", KEY.encode())]
-        self._scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
-            "path": "/ui/events", "raw_path": b"/ui/events", "query_string": b"", "root_path": "", "scheme": "http",
-            "headers": headers, "server": ("one", 80), "client": ("two", 1),
-        }  # fmt: skip
-        self._gone = asyncio.Event()
-        self._asked = False
-        self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.task = asyncio.create_task(app(self._scope, self._receive, self.sent.put))
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self._gone.wait()
+    async def receive() -> dict[str, Any]:
+        if asked:
+            return asked.pop()
+        await gone.wait()
         return {"type": "http.disconnect"}
 
-    def go(self) -> None:
-        self._gone.set()
-
-
-async def test_events_come_until_the_client_goes(app: Any) -> None:
-    client = Client(app)
-    start = await client.sent.get()
-    assert start["status"] == 200
-    assert (b"content-type", b"text/event-stream; charset=utf-8") in start["headers"]
-    found = [(await client.sent.get())["body"].split(b"\n")[0] for _ in range(5)]
-    assert found == [f"event: {name}".encode() for name in ("hello", "history", "models", "tick", "tick")]
-    client.go()
-    await asyncio.wait_for(client.task, 5)
-    assert client.sent.get_nowait() == {"type": "http.response.body", "body": b""}
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+        "path": "/ui/events", "raw_path": b"/ui/events", "query_string": b"", "root_path": "", "scheme": "http",
+        "headers": [(b"x-api-key", KEY.encode())], "server": ("one", 80), "client": ("two", 1),
+    }  # fmt: skip
+    app = made(tmp_path)
+    async with serving(app) as (_, state):
+        task = asyncio.create_task(with_state(app, state)(scope, receive, sent.put))
+        start = await sent.get()
+        assert start["status"] == 200
+        assert (b"content-type", b"text/event-stream; charset=utf-8") in start["headers"]
+        found = [(await sent.get())["body"].split(b"\n")[0] for _ in range(5)]
+        assert found == [f"event: {name}".encode() for name in ("hello", "history", "models", "tick", "tick")]
+        gone.set()
+        await asyncio.wait_for(task, 5)
+    assert sent.get_nowait() == {"type": "http.response.body", "body": b""}
 
 
 async def test_a_page_that_reads_nothing_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
