@@ -135,7 +135,7 @@ def test_commands_of_experiments_that_are_named_exist() -> None:
 def test_make_targets_exist() -> None:
     rules = read("Makefile")
     for page, command in commands():
-        for target in re.findall(r"^make (\w+)", command.strip()):
+        for target in re.findall(r"^make ([\w-]+)", command.strip()):
             assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from tests.test_http.writers import Writer, writer
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx", path="/usr/sbin:/usr/bin") is None, reason="needs nginx")
 WAIT_S = 30
-ASKED = json.dumps({"text_input": "one"}).encode()
+SENT = json.dumps({"text_input": "one"}).encode()
 REQUEST = b"POST /v2/models/echo/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (
-    len(ASKED), ASKED,
+    len(SENT), SENT,
 )  # fmt: skip
 
 
@@ -59,12 +60,20 @@ async def port(request: pytest.FixtureRequest, model: Writer, tmp_path: Path) ->
             yield front.port
 
 
-async def test_the_first_event_comes_before_the_last_is_written(model: Writer, port: int) -> None:
+@asynccontextmanager
+async def asked(model: Writer, port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which the text has been asked for, and its first piece was written."""
     async with asyncio.timeout(WAIT_S):
         reader, writing = await asyncio.open_connection(LOOPBACK, port)
         writing.write(REQUEST)
         await model.ran.wait()
         model.last.piece("two", 1)
+        yield reader, writing
+        writing.close()
+
+
+async def test_the_first_event_comes_before_the_last_is_written(model: Writer, port: int) -> None:
+    async with asked(model, port) as (reader, _):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"text/event-stream" in head
         assert b'"text_output":"two"}\n\n' in await reader.readuntil(b"}\n\n")
@@ -73,18 +82,12 @@ async def test_the_first_event_comes_before_the_last_is_written(model: Writer, p
         assert b'"text_output":" three"}\n\n' in await reader.readuntil(b"}\n\n")
         model.last.end("two three")
         assert b'"finish_reason":"stop"' in await reader.readuntil(b"}\n\n")
-        writing.close()
-        await writing.wait_closed()
 
 
 async def test_a_client_of_nginx_that_leaves_ends_its_call(model: Writer, port: int) -> None:
     ended = asyncio.get_running_loop().create_future()
     model.finish = lambda outcome, total_ns, klass: ended.set_result(outcome)  # type: ignore[method-assign]
-    async with asyncio.timeout(WAIT_S):
-        reader, writing = await asyncio.open_connection(LOOPBACK, port)
-        writing.write(REQUEST)
-        await model.ran.wait()
-        model.last.piece("two", 1)
+    async with asked(model, port) as (reader, writing):
         await reader.readuntil(b"}\n\n")
         writing.transport.abort()
         assert await ended == "client_gone"

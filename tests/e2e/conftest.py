@@ -12,8 +12,7 @@ import pytest
 from .server import DEMO, PATIENCE_S, Gate, Server
 
 SHARED = (
-    "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
-    "several", "tokens", "wide", "words",
+    "brain", "broken", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled", "several", "tokens", "words",
 )  # fmt: skip
 FLAGS = (
     "--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}",
@@ -38,13 +37,13 @@ class Keeper:
     def kept(self, models: tuple[str, ...], *flags: str) -> Server:
         """The server that runs, if it has these models and flags; else a new one. Whoever gets it leaves it idle."""
         if self._kept is None or self._wanted != (models, flags) or self._kept.process.poll() is not None:
-            self._end()
+            self.close()
             self._kept, self._wanted = Server(self._place(), models, *flags), (models, flags)
         return self._kept
 
     def start(self, *models: str, flags: tuple[str, ...] = (), fresh: bool = False) -> Server:
         """A server of the caller's own, ended after the test at the latest; `fresh` as in `Server`."""
-        self._end()
+        self.close()
         self._own = Server(self._place(), models, "--drain-grace-s", "0", *flags, fresh=fresh)
         return self._own
 
@@ -57,14 +56,11 @@ class Keeper:
         self._count += 1
         return self._folder / f"repository-{self._count}"
 
-    def _end(self) -> None:
+    def close(self) -> None:
         self.end_own()
         if self._kept is not None:
             self._kept.stop(signal.SIGINT)  # which skips a grace
             self._kept = None
-
-    def close(self) -> None:
-        self._end()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from .wire import Answer, post
+from .server import Reply
+from .wire import post
 
 V2 = "/v2/models/echo/infer"
 
@@ -37,7 +38,7 @@ class Example:
         chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [*parts, b""])
         return head + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
 
-    def answered(self, answer: Answer) -> bool:
+    def answered(self, answer: Reply) -> bool:
         return (answer.status, answer.body) == (200, self.answer)
 
 

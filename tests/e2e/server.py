@@ -46,6 +46,10 @@ class Reply:
         return json.loads(self.body)
 
     @property
+    def closes(self) -> bool:
+        return self.headers.get("connection") == "close"
+
+    @property
     def error(self) -> str:
         """The message of an error answer, which has exactly one form."""
         found = self.json()

@@ -14,8 +14,8 @@ from itertools import count
 from background import eventually
 
 from .examples import Example, example, large
-from .server import DEMO, MIB, Server
-from .wire import PATTERNS, Answer, Wire, get, infer, once
+from .server import DEMO, MIB, Reply, Server
+from .wire import PATTERNS, Wire, get, infer, once
 
 MODELS = ("gate", "marked", "wide")
 MEMORY = 40 * MIB  # to hold all answers of the clients that do not read would take 100 MiB
@@ -25,7 +25,7 @@ FLAGS = ("--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0.5", "--hang-f
 NUMBERS = count(10)  # every request has one of its own, by which its answer is known
 
 
-def ask() -> tuple[bytes, Callable[[Answer], bool]]:
+def ask() -> tuple[bytes, Callable[[Reply], bool]]:
     """A request to one of the models, and what tells its own answer."""
     number = next(NUMBERS)
     if number % 10 == 7:

@@ -8,26 +8,11 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from .server import PATIENCE_S
+from .server import PATIENCE_S, Reply
 
 TYPED = {"Content-Type": "application/json"}
-
-
-class Answer(NamedTuple):
-    """`head` is the answer's head as it came."""
-
-    status: int
-    head: bytes
-    body: bytes
-
-    @property
-    def closes(self) -> bool:
-        return b"\r\nconnection: close" in self.head.lower()
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 def post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
@@ -112,7 +97,7 @@ class Wire:
         """Return when the server has read what was sent to it before this call, on any of its connections."""
         assert (await self.call(get("/v2/health/live"))).status == 200
 
-    async def call(self, request: bytes) -> Answer:
+    async def call(self, request: bytes) -> Reply:
         """Send, and read the answer. Raises OSError or IncompleteReadError where the connection ends first."""
         self.send(request)
         return await self.answer()
@@ -120,14 +105,14 @@ class Wire:
     def send(self, request: bytes) -> None:
         self._writer.write(request)
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> Reply:
         async with asyncio.timeout(PATIENCE_S):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
-            return Answer(int(head[9:12]), head, await self._reader.readexactly(length))
+            first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
+            headers = dict(line.lower().split(": ", 1) for line in lines if line)
+            return Reply(int(first[9:12]), headers, await self._reader.readexactly(int(headers["content-length"])))
 
 
-async def once(host: str, request: bytes) -> Answer:
+async def once(host: str, request: bytes) -> Reply:
     """On a connection of its own."""
     async with await Wire.open(host) as wire:
         return await wire.call(request)
