@@ -1,7 +1,7 @@
-"""Compressed answers, clients that leave, bodies that are too large, and clients that read late or never.
+"""Compressed answers, mistakes, clients that leave, bodies that are too large, and clients that read late or never.
 
-Many requests in a row on one connection, of all protocols and on both ways, are in test_stress.py; each mistake and
-refusal is in tests/test_http, in process.
+Many requests in a row on one connection, of all protocols and on both ways, are in test_stress.py; each refusal is
+in tests/test_http, in process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from background import eventually
 
 from .server import MIB, Gate, Server
@@ -31,6 +32,20 @@ def test_compressed_answers(server: Server) -> None:
         assert "content-encoding" not in {**plain.headers, **small.headers}
         assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
         assert gzip.decompress(packed.body) == plain.body
+
+
+@pytest.mark.parametrize(
+    ("path", "rows", "status", "message"),
+    [
+        ("plus/versions/3", [[1]], 404, "Request for unknown model: 'plus' version 3 is not found; versions: 1, 2"),
+        ("narrow", [[1]] * 4, 400, "4 rows in one request: the queue of model 'narrow' holds 3; "
+         "send at most 3 at a time, or raise max_queue (--max-queue, or in model.toml)"),
+        ("marked", [[1, 1], [-1, 0]], 500, "model 'marked' failed on row 1: ValueError: a marked row"),
+    ],
+)  # fmt: skip
+def test_mistakes(server: Server, path: str, rows: list[list[int]], status: int, message: str) -> None:
+    answer = server.infer(path, rows)
+    assert (answer.status, answer.error) == (status, message)
 
 
 def test_clients_that_leave_while_they_wait(server: Server, gate: Gate) -> None:
