@@ -133,6 +133,15 @@ async def test_the_last_request_of_a_connection(wire: Wire, before: bytes) -> No
     assert {url for url, _, _ in wire.heads} == {b"/a"}
 
 
+async def test_answers_have_the_servers_own_header_lines(wire: Wire) -> None:
+    """Whose date is a new one every second."""
+    for date in (b"now", b"then"):
+        wire.state.default_headers = [(b"date", date), (b"server", b"a")]
+        wire.send(post(b"/a"))
+        wire.ok()
+        assert wire.transport.writes[-1] == ANSWER.replace(b"\r\n", b"\r\ndate: %s\r\nserver: a\r\n" % date, 1)
+
+
 async def test_a_request_in_any_pieces(wire: Wire) -> None:
     request = post(b"/a", b"body")
     for cut in range(1, len(request)):
