@@ -152,7 +152,8 @@ class Reply:
 
 
 class Caller:
-    """Sends requests to an HttpApp whose other routes answer 299: by ASGI alone, or as a client of the protocol.
+    """Sends requests to an HttpApp whose other routes read a body and answer 299: by ASGI alone, or as a client of the
+    protocol.
 
     `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path. `options`: of Resources.
     """
@@ -170,6 +171,10 @@ class Caller:
         return Connection(self.app, self.app.fast_path.take, self.state)
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] == "http.disconnect":
+            return
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 

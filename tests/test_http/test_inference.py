@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -42,8 +43,17 @@ async def test_the_paths_it_takes(call: Caller, path: str, sent: bytes, answer: 
     found = reply.json()
     values = found["outputs"][0]["data"] if "outputs" in found else found.get("predictions", found.get("y"))
     assert (reply.status, values) == (200, answer)
-    assert reply.headers[b"content-length"] == b"%d" % len(reply.body)
+    kind, size = reply.headers[b"content-type"], reply.headers[b"content-length"]
+    assert (kind, size) == (b"application/json", b"%d" % len(reply.body))
     assert call.model.finished == ["ok"]
+
+
+async def test_a_binary_answer(call: Caller) -> None:
+    reply = await call(INFER, body(parameters={"binary_data_output": True}))
+    assert reply.headers[b"content-type"] == b"application/octet-stream"
+    head = int(reply.headers[b"inference-header-content-length"])
+    assert json.loads(reply.body[:head])["outputs"][0]["parameters"] == {"binary_data_size": 16}
+    assert len(reply.body) == head + 16
 
 
 async def test_a_traced_call_has_one_span_however_it_ends(caller: MakeCaller, model: Echo) -> None:
@@ -286,20 +296,21 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("path", "outcomes"), [(INFER, ["bad_request"]), ("/v2/repository/index", [])])
 @pytest.mark.parametrize(("chunks", "status"), [(b"zz\r\n", 400), (b"1\r\n1\r\n0\r\nX: ", 431)])
 async def test_malformed_chunks_are_logged_as_they_were_answered(
-    model: Echo, caplog: pytest.LogCaptureFixture, chunks: bytes, status: int
+    model: Echo, caplog: pytest.LogCaptureFixture, chunks: bytes, status: int, path: str, outcomes: list[str]
 ) -> None:
     """By the connection, which knows no calls: its client has not gone."""
     caplog.set_level("INFO", logger=ACCESS)
     connection = Caller(model, "direct", access_log=True).connection()
-    connection.send(b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode())
+    connection.send(b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % path.encode())
     connection.send(chunks)
     connection.send(b"a" * (65 << 10))
     await connection.done()
     assert parsed(connection.transport.written)[0] == status
     assert [line["status"] for line in entries(caplog)] == [status]
-    assert model.finished == ["bad_request"]
+    assert model.finished == outcomes
 
 
 @pytest.mark.parametrize(
