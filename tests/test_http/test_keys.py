@@ -81,7 +81,7 @@ def test_keys_that_no_header_can_carry(key: str) -> None:
     assert not key or key not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, "gamma-3\nbroken line\n"])
+@pytest.mark.parametrize("content", [None, "", "gamma-3\nbroken line\n"])
 def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_old_keys(
     file: Path, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
