@@ -137,6 +137,7 @@ POSITIONS = nn.Embedding(32, 4)
             X,
             "a batch of 8 rows: ValueError: .*; .* work: give the most rows that it takes as ",
         ),
+        (up_to(0, MemoryError("too large")), X, "^a batch of 1 row: MemoryError: too large at "),
         (up_to(2, MemoryError("too large")), X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
         (
             lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3],
