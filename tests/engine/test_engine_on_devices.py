@@ -183,9 +183,6 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
         answer = await ask(served, values)
         last, sums, count = answer.outputs
         assert answer.lengths == count.tolist()
-        assert 0 < answer.batch <= 4
-        assert min(answer.times) >= 0 < sum(answer.times)
-        assert answer.worker in range(3)
         assert sums.shape == (len(values), max(answer.lengths))
         for row, read in enumerate(answer.lengths):
             rises = np.flatnonzero(np.diff(values[row]) >= 0)

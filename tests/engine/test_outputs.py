@@ -11,7 +11,7 @@ import torch
 
 from app.contract import DATATYPES, FinishedBatch
 from app.engine.executor import Ran
-from app.engine.outputs import joined, note_rows
+from app.engine.outputs import joined, note_rows, split_by_length
 from app.engine.tensors import neighbours
 from app.errors import ConfigError
 from app.models.base import check_shape, copied, stacked
@@ -48,6 +48,19 @@ def test_stages_of_rows_that_meet_at_a_boundary() -> None:
     batches = note_rows(unit_of(first, second), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
     assert [batch.times for batch in batches] == [(2, 3, 4), (6, 7, 8)]
     assert [row.call.places for row in (first, second)] == [[(batches[0], 0)], [(batches[1], 1)]]
+
+
+def test_rows_that_ran_for_different_numbers_of_steps_get_outputs_of_their_own() -> None:
+    """Cut to their lengths where an output is as long as a row ran; all else stays as it was of the batch."""
+    rows, of_batch = rows_of(2), (20, (1, 2, 3), 3, 1, "full")
+    for row in rows:
+        row.call.places[0] = (FinishedBatch([], *of_batch), 1)
+    info: Any = SimpleNamespace(outputs=("steps", "label"), has_own_length=lambda spec: spec == "steps")
+    split_by_length(rows, info, [np.arange(8).reshape(2, 4), np.array([5, 6])], np.array([1, 3]))
+    for row, wanted in zip(rows, ([[[0]], [5]], [[[4, 5, 6]], [6]]), strict=True):
+        ((batch, position),) = row.call.places
+        assert ([array.tolist() for array in batch.arrays], position) == (wanted, 0)
+        assert (batch.ended, batch.times, batch.size, batch.worker, batch.reason) == of_batch
 
 
 def test_rows_that_are_no_neighbours_in_their_batch_are_joined_in_the_calls_order() -> None:
