@@ -66,11 +66,13 @@ async def test_parameters_reach_the_model_by_row():
     """As they came, also where a failed batch has changed them; and nothing is left in the slot."""
 
     def scaled(x: torch.Tensor, parameters: list[dict]) -> torch.Tensor:
-        factors = torch.tensor([row.pop("by", 1.0) for row in parameters])
+        factors = torch.tensor([row["by"].pop() if row else 1.0 for row in parameters])
         return strict(x) * factors[:, None]
 
     async with serving(make_model(scaled, takes_parameters=True)) as rig:
-        three, none, failed = await ends_of(rig.ask(10.0, 11.0, parameters={"by": 3.0}), rig.ask(12.0), rig.ask(POISON))
+        three, none, failed = await ends_of(
+            rig.ask(10.0, 11.0, parameters={"by": [3.0]}), rig.ask(12.0), rig.ask(POISON)
+        )
         assert np.array_equal(three.outputs[0], rows_of(10.0, 11.0) * 3)
         assert np.array_equal(none.outputs[0], rows_of(12.0))
         assert isinstance(failed, ModelFailed)
