@@ -144,6 +144,7 @@ async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path:
     async with measuring(model, device=device(4, 4, handover_ns=MS // 4), profiles=cache) as rig:
         shown = rig.served.statistics()["starling"]
         assert (shown["batch_ms"]["1"], shown["profile"]["handover_ms"], shown["handover_ms"]) == (1.1, 0.25, 0.25)
+        assert shown["profile"]["fit"]["alpha_ms"] == pytest.approx(1)
         control = rig.engine.scheduler.states[rig.served.program].estimates.control
         assert control.peak == pytest.approx(8e9 / (1.4 * MS + MS / 4), rel=0.1)
         assert await predicted(rig, rig.ask(1.0)) == [1.35 * MS]
