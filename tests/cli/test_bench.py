@@ -66,10 +66,8 @@ def test_table_and_json(plans: list[BenchPlan]) -> None:
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
-    for kept, words in (
-        (None, ""),
-        (result(repeat([1.0])), '"doubt": "lag: too late"' if more else "1 requests, 1 an"),
-    ):
+    measured = '"doubt": "lag: too late"' if more else "1 requests, 1 answered rightly"
+    for kept, words in ((None, ""), (result(repeat([1.0])), measured)):
 
         async def measure(plan: BenchPlan, kept: run.Result | None = kept) -> run.Result:
             raise run.Lagging("lag: too late", kept)
