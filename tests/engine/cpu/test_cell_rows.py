@@ -30,6 +30,17 @@ SLABS = pytest.mark.parametrize(
 )
 
 
+def test_the_state_of_rows_is_a_copy_when_they_begin_and_when_it_is_asked_for() -> None:
+    """A cell may write into what it gets, and begin rows in the same memory each time."""
+    kept, memory = begun(4), torch.ones(1, 2)
+    kept.begin([20], X[:1], (memory,), [6])
+    for _ in range(2):
+        (state,) = kept.state(kept.of([20]))
+        assert state.tolist() == [[1, 1]]
+        state.zero_()
+        memory.zero_()
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 @SLABS
 def test_each_row_reads_its_own_steps(places: int, steps: int, at_once: int) -> None:

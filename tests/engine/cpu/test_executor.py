@@ -172,6 +172,13 @@ def test_every_row_is_answered_as_if_it_were_alone(datatype, lengths, bounds, sh
 # conformance/test_any_order.py has the answers of rows in stages and steps, whose models write into what they get.
 
 
+def test_a_stage_may_return_the_same_memory_each_time():
+    memory = torch.zeros(1, 2)
+    executor = filled(make_model(stages=[lambda x: torch.mul(x, 2, out=memory), lambda x: x * 1]))
+    ran = [[*executor.run(Job(0, executor, [slot], 1, stage), Stop())] for stage in (0, 1) for slot in (0, 1)]
+    assert [one.outputs[0][0, 0] for (one,) in ran[2:]] == [20, 22]
+
+
 def test_what_a_stage_must_not_pass_on_fails_its_unit():
     executor = filled(make_model(stages=[lambda x: x[:1], lambda x: x + 1]))
     with pytest.raises(ConfigError, match="stage 0: value 0: expected 2 rows first"):
