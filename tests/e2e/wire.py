@@ -108,7 +108,8 @@ class Wire:
     async def answer(self) -> Reply:
         async with asyncio.timeout(PATIENCE_S):
             first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
-            headers = dict(line.lower().split(": ", 1) for line in lines if line)
+            pairs = (line.split(": ", 1) for line in lines if line)
+            headers = {name.lower(): value for name, value in pairs}
             return Reply(int(first[9:12]), headers, await self._reader.readexactly(int(headers["content-length"])))
 
 
