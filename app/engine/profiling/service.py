@@ -167,9 +167,11 @@ class Profiling:
     def review(self, model: ProfiledModel) -> None:
         """Solve the model's tables again if live batches have corrected its curves, and some time has passed.
 
-        Called at each tick; cheap. Does nothing while tables of the model are being solved.
+        Called at each tick; cheap. Does nothing while tables of the model are being solved, or it is being unloaded.
         """
-        if model not in self._to_solve and self._solves(model) and model.due.again(model.curves, self._clock()):
+        if model.program not in self._models or model in self._to_solve or not self._solves(model):
+            return
+        if model.due.again(model.curves, self._clock()):
             self._want_tables(model, model.learned())
 
     async def _measure(self, model: ProfiledModel) -> None:

@@ -173,6 +173,23 @@ async def test_however_the_curve_moves_solutions_are_a_minute_apart_in_the_end(m
         assert 11 + 7 - 2 <= len(asked) <= 11 + 8  # half as long again each time up to 115 s, then each minute
 
 
+@virtual
+async def test_none_are_solved_for_a_model_that_is_being_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick comes while a last measured batch is waited for: the solution would keep the model."""
+    async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
+        profiling, model = rig.engine.profiling, rig.served.profiled
+
+        async def unmeasured() -> None:
+            for _ in range(40):
+                model.curves[0].observe(2, 10_000_000)
+            assert model.due.again(model.curves, S)
+            profiling.review(model)
+
+        monkeypatch.setattr(profiling.measuring, "unmeasured", unmeasured)
+        await profiling.forget(model)
+        assert model not in profiling._to_solve
+
+
 def test_of_a_model_in_stages_all_stages_count() -> None:
     known = Profile(linear(7, 0.6, 8).batch_ns, errors=(0.02,) * 8)
     whole = Profile(tuple(2 * time for time in known.batch_ns), stages=(known, known), errors=known.errors)
