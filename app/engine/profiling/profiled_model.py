@@ -72,9 +72,9 @@ class ProfiledModel:
         at_once = min(len(workers_for(spec, self.profile.max_batch)), spec.max_running)
         return at_once <= self.profile.most_at_once
 
-    def learned(self) -> Profile:
-        """The profile as corrected by live batches."""
-        parts = [curve.learned() for curve in self.curves]
+    def learned(self, *, beside: bool = True) -> Profile:
+        """The profile as corrected by live batches. `beside`: see `Curve.learned`."""
+        parts = [curve.learned(beside=beside) for curve in self.curves]
         if not self.profile.errors or not parts:
             return self.profile
         errors = tuple(map(max, zip(*(part.errors for part in parts), strict=True)))

@@ -156,7 +156,7 @@ class Profiling:
         measured = model.origin in (Origin.CACHE, Origin.MEASURED)
         learned = any(curve.corrections for curve in model.curves)
         if measured and learned and self._cache is not None and model.key is not None:
-            await asyncio.to_thread(self._cache.store, model.key, model.learned())
+            await asyncio.to_thread(self._cache.store, model.key, model.learned(beside=False))
         model.curves = ()
 
     async def close(self) -> None:

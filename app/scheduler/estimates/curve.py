@@ -243,13 +243,16 @@ class Curve:
         """By size, see `error`; () if the profile is exact."""
         return tuple(sqrt(one + _FLOOR**2) for one in self._variance)
 
-    def learned(self) -> Profile:
-        """The profile with what has been learned: undisturbed times, and their errors."""
+    def learned(self, *, beside: bool = True) -> Profile:
+        """The profile with what has been learned: undisturbed times, and their errors.
+
+        `beside`: with that of the slowdown by other units, which grows while none run at once.
+        """
         if not self._variance:
             return self.profile
         alone, *together = self._tables
         errors = self.errors()
-        if together:
+        if together and beside:
             errors = tuple(hypot(error, self.speed.beside_error) for error in errors)
         return replace(
             self.profile,

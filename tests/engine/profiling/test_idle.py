@@ -121,6 +121,19 @@ async def test_what_calls_show_of_a_kept_profile_is_kept_for_the_next_server(tmp
 
 
 @virtual
+async def test_what_is_kept_is_no_less_sure_because_no_batches_ran_at_once(tmp_path: Path):
+    """In an hour what they cost each other is forgotten, but not what each takes alone."""
+    async with measuring(device=device(4, 4), profiles=ProfileCache(tmp_path)) as rig:
+        (curve,) = rig.served.profiled.curves
+        for _ in range(3600):
+            curve.observe(1, curve.predict(1), others=0.0)
+            curve.tick()
+        assert min(rig.served.profiled.learned().errors) > 0.5
+        await rig.engine.stop(rig.served)
+    assert max(files(tmp_path)[0]["error"].values()) < 0.05
+
+
+@virtual
 async def test_a_process_without_calls_measures_at_once_and_again(tmp_path: Path):
     """As `starling profile` does: also what is cached, without a silence before each batch."""
     cache = ProfileCache(tmp_path)
