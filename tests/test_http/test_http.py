@@ -14,7 +14,7 @@ from app.errors import BadRequest, LengthRequired, QueueFull, TooLarge, Unsuppor
 from app.http.answers import compress, wanted_encoding
 from app.http.body import HeldBodies, Message, inflate
 
-from .echo import INFER, LIMITS, Caller, Echo
+from .echo import INFER, LIMITS, Caller, Echo, body
 
 Receive = Callable[[], Awaitable[Message]]
 
@@ -88,6 +88,33 @@ async def test_bytes_of_chunked_bodies_count_as_they_come(model: Echo) -> None:
         task.cancel()
     await asyncio.wait(waiting)
     assert bodies.held == 0
+
+
+async def test_bytes_of_plain_bodies_count_as_they_come(model: Echo) -> None:
+    """The lengths of their heads do not: a client may send one, and then nothing."""
+    call = Caller(model, "direct")
+    connections = [call.connection() for _ in range(3)]
+    for connection in connections:
+        connection.send(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n" % INFER.encode())
+    assert call.resources.bodies.held == 0
+    for connection in connections:
+        connection.send(b" " * 900)
+    assert [connection.transport.written[9:12] for connection in connections] == [b"", b"", b"429"]
+    assert call.resources.bodies.held == 1800
+    for connection in connections:
+        connection.hang_up()
+    assert call.resources.bodies.held == 0
+
+
+async def test_a_compressed_body_counts_in_both_forms(call: Caller) -> None:
+    packed = gzip.compress(body())
+    call.model.opened = False
+    answering = asyncio.create_task(call(INFER, packed, {b"content-encoding": b"gzip"}))
+    await call.model.ran.wait()
+    assert call.resources.bodies.held == len(packed) + len(body())
+    call.model.opened = True
+    call.model.leases[0].submit(call.model.leases[0]._waiter)
+    assert (await answering).status == 200
 
 
 DATA = b"some text " * 50
