@@ -134,6 +134,15 @@ async def test_what_is_kept_is_no_less_sure_because_no_batches_ran_at_once(tmp_p
 
 
 @virtual
+async def test_what_was_never_measured_is_not_kept(tmp_path: Path):
+    """The next server would not measure it."""
+    async with serving(profiles=ProfileCache(tmp_path)) as rig:
+        assert_answer(await rig.ask(1.0), 1.0)
+        await rig.engine.stop(rig.served)
+    assert files(tmp_path) == []
+
+
+@virtual
 async def test_a_process_without_calls_measures_at_once_and_again(tmp_path: Path):
     """As `starling profile` does: also what is cached, without a silence before each batch."""
     cache = ProfileCache(tmp_path)
