@@ -71,6 +71,7 @@ async def test_chunked_bodies_that_end_early(model: Echo, messages: list[Message
     reply = await call.asgi(INFER, receiving(*messages))
     assert reply.status == status
     assert words in reply.error
+    assert (reply.headers.get(b"connection") == b"close") == (status != 499), "the rest may come later, or without end"
     assert call.resources.bodies.held == 0
 
 
