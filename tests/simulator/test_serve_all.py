@@ -84,23 +84,47 @@ def above_no_wait(true: Sequence[int], tables: ControlTables) -> list[float]:
     ]
 
 
-def estimated(true: Sequence[int], noise: float, seed: int) -> Profile:
-    """What a curve knows after eight passes; noise adds a heavy-tailed share of mean `noise`."""
-    draw = random.Random(seed)
-    curve = Curve(Profile((true[0],) * len(true), errors=(1.0,) * len(true)), doubt=STEADY)
-    for _ in range(8):
-        for size in draw.sample(range(1, len(true) + 1), len(true)):
-            slow = 1 + noise * draw.expovariate(1) * (8 if draw.random() < 0.05 else 1)
-            curve.observe(size, round(true[size - 1] * slow))
-    return curve.learned()
+class Noisy:
+    """A curve that has seen eight passes; noise adds a heavy-tailed share of mean `noise`."""
+
+    def __init__(self, true: Sequence[int], noise: float, seed: int) -> None:
+        self._true, self._noise, self._draw = true, noise, random.Random(seed)
+        self._curve = Curve(Profile((true[0],) * len(true), errors=(1.0,) * len(true)), doubt=STEADY)
+        for _ in range(8):
+            self.see(*self._draw.sample(range(1, len(true) + 1), len(true)))
+
+    def see(self, *sizes: int) -> None:
+        for size in sizes:
+            slow = 1 + self._noise * self._draw.expovariate(1) * (8 if self._draw.random() < 0.05 else 1)
+            self._curve.observe(size, round(self._true[size - 1] * slow))
+
+    def tables(self) -> ControlTables:
+        return solve(self._curve.learned(), loads=LOADS)
+
+    def serve_a_long_queue(self, tables: ControlTables) -> None:
+        """A hundred full batches, of which one in ten is the size that would serve most if it were lucky."""
+        times, errors = self._curve.batch_ns, self._curve.errors()
+        speeds = [size / (time * (1 - error)) for size, (time, error) in enumerate(zip(times, errors, strict=True), 1)]
+        self.see(*[tables.tail] * 90, *[speeds.index(max(speeds)) + 1] * 10)
 
 
 @full
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 @pytest.mark.parametrize("true", [LINE, JAGGED], ids=["line", "jagged"])
 def test_a_table_of_noisy_times_is_hardly_ever_worse_than_serving_all(true: tuple[int, ...], noise: float) -> None:
-    """Of sixteen servers at most one: of several spikes at one size it is not known that they are not its time."""
-    worst = [max(above_no_wait(true, solve(estimated(true, noise, seed), loads=LOADS))) for seed in range(16)]
+    """Of sixteen servers at most one: of several spikes at one size it is not known that they are not its time.
+
+    A size that only seems to serve most costs something at high loads, until its queue has shown that.
+    """
+    worst = []
+    for seed in range(16):
+        server = Noisy(true, noise, seed)
+        tables = server.tables()
+        assert max(above_no_wait(true, tables)[:-1]) <= 0.02
+        for _ in range(8):
+            server.serve_a_long_queue(tables)
+            tables = server.tables()
+        worst.append(max(above_no_wait(true, tables)))
     assert sorted(worst)[-2] <= 0.02
 
 
