@@ -54,7 +54,7 @@ def test_the_page_of_learned_times_is_made_of_a_tiny_run(tmp_path: Path, monkeyp
     assert learned.EXPERIMENT.main(["--seeds", "1", "--out", str(tmp_path)]) in (0, 1)
     data = json.loads((tmp_path / "learned.json").read_text())
     counts = {name: len(data[name]) for name in learned.SECTIONS}
-    assert counts == {"cold": 3, "two": 1, "gain": 2, "bursts": 3, "slower": 2}
+    assert counts == {"cold": 3, "two": 1, "near": 2, "gain": 2, "bursts": 3, "slower": 2}
 
 
 def test_a_device_slows_batches_from_a_moment_on_by_noise_that_all_policies_meet() -> None:
