@@ -102,10 +102,10 @@ class Noisy:
         return solve(self._curve.learned(), loads=LOADS)
 
     def serve_a_long_queue(self, tables: ControlTables) -> None:
-        """A hundred full batches, of which one in ten is the size that would serve most if it were lucky."""
+        """Ninety full batches, of which each third is of the size that would serve most if it were lucky."""
         times, errors = self._curve.batch_ns, self._curve.errors()
         speeds = [size / (time * (1 - error)) for size, (time, error) in enumerate(zip(times, errors, strict=True), 1)]
-        self.see(*[tables.tail] * 90, *[speeds.index(max(speeds)) + 1] * 10)
+        self.see(*[tables.tail, tables.tail, speeds.index(max(speeds)) + 1] * 30)
 
 
 @full

@@ -26,8 +26,9 @@ _CROWD = 8  # waiting rows: fewer say little about the rate
 #: one worker).
 _DEVIATIONS = 3.0
 _NEARLY = 0.95  # share of the highest throughput that counts as the highest
-#: Decisions of tables, of which one is not followed; and of those with a full batch waiting, where trying costs little.
-_TRIED, _TRIED_FULL = 100, 10
+#: Decisions of tables, of which one is not followed; and of those with a full batch waiting, where trying costs little:
+#: with 10, and with 1, queues stay long for longer (`python -m experiments.policies.learned`, near the peak).
+_TRIED, _TRIED_FULL = 100, 3
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 

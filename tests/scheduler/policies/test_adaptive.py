@@ -109,8 +109,8 @@ def test_where_the_other_worker_is_counts(now: int, offer: Offer, expected: Cut 
     ("waiting", "error", "often", "tried"),
     [
         pytest.param(5, 0.2, 100, 5, id="all-rows"),
-        pytest.param(9, 0.2, 10, 6, id="a-size-that-may-be-the-fastest"),
-        pytest.param(9, 0.01, 10, 8, id="or-is"),
+        pytest.param(9, 0.2, 3, 6, id="a-size-that-may-be-the-fastest"),
+        pytest.param(9, 0.01, 3, 8, id="or-is"),
     ],
 )
 def test_one_decision_in_so_many_is_not_followed(waiting: int, error: float, often: int, tried: int) -> None:
