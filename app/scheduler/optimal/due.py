@@ -1,4 +1,4 @@
-"""When the tables of a model are solved again, by what its batches have taken."""
+"""When the tables of a model are solved again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from app.scheduler.estimates.curve import Curve
 
 _UNSURE = 0.2  # error of the best known size above which no table differs from serving all that waits
 #: Time between two solutions, half as long again each time up to the last. A solution takes a fortieth of a second of
-#: a core, for several workers half a second, which on busy cores their batches miss: five of them in twelve
-#: seconds cost an encoder on two workers up to 40 % of its mean latency.
+#: a core, for several workers half a second, which on busy cores their batches miss: five of them in twelve seconds
+#: cost an encoder on two workers up to 40 % of its mean latency.
 _FIRST_NS, _FIRST_OF_SEVERAL_NS, _LONGEST_NS = 1_000_000_000, 10_000_000_000, 60_000_000_000
 
 
 class Due:
     """Tables are due again when batches have run since the last: soon after the start at first, then seldom.
 
-    Not when a curve has moved by more than its error: with noise tables would keep much of what was wrong at first
-    (`python -m experiments.policies.learned`).
+    They do not wait for a curve to move by more than its error: with much noise, tables would keep what was wrong at
+    first (`python -m experiments.policies.learned`).
     """
 
     __slots__ = ("_at", "_corrections", "_gap_ns")

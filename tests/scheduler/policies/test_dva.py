@@ -87,7 +87,7 @@ class TestFigure3:
 
 
 def test_the_window_is_the_first_stage_at_the_largest_batch() -> None:
-    """Counted from the batch before; the first one waits for nobody."""
+    """It begins with the batch before. The first batch has none, so it does not wait."""
     requests = [Request(0, length=5), Request(1, length=5), Request(T // 2 + 1, length=5)]
     ran = served("dva_input", LONG, *requests, device=make_device(4, 4), length_buckets=(5, 10))
     begun = [(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
