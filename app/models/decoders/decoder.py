@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +96,8 @@ class DecoderModel(nn.Module):
         pack(model)
         attend_by_rows(model)
         self.model = model
+        #: What its forwards call the cache; the older name will go in transformers 5.40.
+        self.cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()
         self.shape = _slab_shape(config, next(model.parameters()).dtype)
@@ -159,7 +162,7 @@ class DecoderModel(nn.Module):
         positions = torch.tensor(written, device=tokens.device)[:, None]
         keys = cache.window(len(tokens), end - longest, end, most_read)
         columns = Columns.of(lengths, read, self.shape.heads * self.shape.size)
-        named: dict[str, Any] = {"past_key_values": keys, "use_cache": True, "columns": columns}
+        named: dict[str, Any] = {self.cache_name: keys, "use_cache": True, "columns": columns}
         if not self.encodes:
             named |= {"input_ids": tokens[:, None], "attention_mask": mask, "position_ids": positions}
         else:
@@ -252,7 +255,7 @@ class Prompts:
         if begin < end:
             cache = self._cache.window(rows, 0, begin)
             ids, positions = self._ids[:, begin:end], self._positions[:, begin:end]
-            named = {"attention_mask": self._mask[:, :end], "position_ids": positions, "past_key_values": cache}
+            named = {"attention_mask": self._mask[:, :end], "position_ids": positions, self._model.cache_name: cache}
             self._model.model.base_model(input_ids=ids, use_cache=True, **named)
         self.left = longest - end
         return Prefilled(self._own, None, self._lengths, [0] * rows) if end == longest else None

@@ -142,7 +142,7 @@ class SlabCache:
         self.cache = cache
 
     def window(self, rows: int, start: int, end: int, read: int = 0) -> Any:
-        """The `past_key_values` of a forward: these columns of the first places, and `read` of the encoder's output."""
+        """The cache of a forward: these columns of the first places, and `read` of the encoder's output."""
         for layer in self._own:
             layer.window(rows, start, end)
         for layer in self._read:
