@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.keys")
 
+_COMMENT = re.compile(r"(^|\s)#.*")  # a key may contain the character
 _LARGEST_FILE = 64 << 10  # bytes: a thousand long keys. Each request is compared with all of them
 
 _BESIDE_OTHERS = 0.5  # share of a queue that one key may use while other keys have rows in flight
@@ -91,10 +93,8 @@ class Keys:
             raise ConfigError(f"{where}: expected text in UTF-8") from None
         if len(data) > _LARGEST_FILE:
             raise ConfigError(f"{where}: expected at most {_LARGEST_FILE} bytes")
-        numbered = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-        keys = [
-            _parsed(line, f"{where}: line {number}") for number, line in numbered if line and not line.startswith("#")
-        ]
+        numbered = [(number, _COMMENT.sub("", line).strip()) for number, line in enumerate(lines, 1)]
+        keys = [_parsed(line, f"{where}: line {number}") for number, line in numbered if line]
         if not keys:
             raise ConfigError(f"{where}: expected a key, found none")
         return tuple({key.value: key for key in keys}.values())

@@ -40,10 +40,10 @@ def test_a_key_a_line_and_what_it_may_ask_for(file: Path) -> None:
     for wrong in (b"", b"alpha-", b"alpha-1 ", b"# of the team", b"of", b"\xff"):
         assert not keys.find(wrong)
     assert held(Keys("api_key", None, file)) == ["alpha-1", "beta-2"]
-    file.write_text("alpha-1 priority=2  class=best_effort\nbeta-2\nbeta-2 class=realtime\n")
+    file.write_text("alpha-1 priority=2  class=best_effort # at night\nbeta-2\nbeta-2 class=realtime\nd#4\t#\n")
     keys = Keys("api_key", "gamma-3", file)
-    found = [keys.find(key) for key in (b"alpha-1", b"beta-2", b"gamma-3", b"alpha-1 priority=2")]
-    assert found == [Key(b"alpha-1", 2, Klass.BEST_EFFORT), Key(b"beta-2"), Key(b"gamma-3"), None]
+    found = [keys.find(key) for key in (b"alpha-1", b"beta-2", b"gamma-3", b"d#4", b"alpha-1 priority=2")]
+    assert found == [Key(b"alpha-1", 2, Klass.BEST_EFFORT), Key(b"beta-2"), Key(b"gamma-3"), Key(b"d#4"), None]
 
 
 def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
