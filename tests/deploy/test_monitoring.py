@@ -97,6 +97,14 @@ def test_what_can_go_wrong_has_an_alert() -> None:
     assert {"queue_full", "deadline_unreachable"} <= set(re.findall(r"\w+", told))
 
 
+def test_best_effort_rows_that_wait_page_nobody() -> None:
+    """They may wait for ever; that has a ticket of its own."""
+    asked = [one for rule in rules("alert") if rule["labels"]["severity"] == "page"
+             for one in parsed(rule["expr"]).asked if one.name == "starling_queue_length"]  # fmt: skip
+    assert asked
+    assert all(("class", False, "realtime") in one.matchers for one in asked)
+
+
 def test_alerts_fire_when_they_should() -> None:
     """On made-up series, where there is a promtool; the cases name alerts that there are in any case."""
     cases = Path(__file__).with_name("alerts_test.yaml")
