@@ -56,6 +56,7 @@ def test_arguments_from_a_shell_are_text(serve: ModuleType) -> None:
 
 def test_the_engine_sees_all_requests_before_ray_holds_one_back(serve: ModuleType) -> None:
     assert deployment(starling_app(models="demo")).max_ongoing_requests == 2048
+    assert deployment(starling_app(models="demo", max_batch=64)).max_ongoing_requests == 4096
     made = deployment(starling_app(models="demo", max_queue=10, drain_limit_s=3))
     assert (made.max_ongoing_requests, made._deployment_config.graceful_shutdown_timeout_s) == (20, 8)
     assert deployment(starling_app(models="demo", max_ongoing_requests=7)).max_ongoing_requests == 7

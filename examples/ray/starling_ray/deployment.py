@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from app.collector import Collector
+from app.contract import Batching
 from app.errors import not_installed
 from app.http.body import Receive, Scope, Send
 from app.machine import memory_limit
@@ -26,7 +27,6 @@ from app.settings import Settings
 from starling_ray.metrics import Forwarder
 from starling_ray.replica import Replica, replica_settings, set_process
 
-_MAX_QUEUE = 1024  # the default of `max_queue`, which model.toml may change
 _SPARE_S = 5.0  # time beyond the drain limit for the engine itself to end
 
 
@@ -75,9 +75,10 @@ def _defaults(settings: Settings) -> dict[str, Any]:
     By default Ray sends a replica 5 requests at a time and queues the others, too few for a batch. The engine must see
     all requests: it batches them, and refuses (429) what its queues cannot hold.
     """
+    given = settings.model_dump(include={"max_batch", "max_queue"}, exclude_none=True)  # model.toml is read later
     return {
         "name": "starling",
-        "max_ongoing_requests": 2 * (settings.max_queue or _MAX_QUEUE),
+        "max_ongoing_requests": 2 * Batching(**given).max_queue,
         "graceful_shutdown_timeout_s": settings.drain_limit_s + _SPARE_S,
     }
 
