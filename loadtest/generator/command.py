@@ -87,7 +87,8 @@ def bench(given: BenchOptions) -> None:
     """Measure a model of a running server: latencies from the intended instant of each request.
 
     Exit status 1 if there was no right answer, 2 for a bad option, or if the first request was not answered rightly,
-    3 if this client could not keep up: it prints what it measured, and how much of the latency is its own. Ctrl-C prints the results of the complete runs.
+    3 if this client could not keep up: it prints what it measured, and how much of the latency is its own. Ctrl-C
+    prints the results of the complete runs.
     """
     loops = [given.rate is not None or given.arrivals.startswith("trace:"), given.concurrency is not None]
     if [*loops, given.find_peak].count(True) != 1:
