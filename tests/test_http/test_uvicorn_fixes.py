@@ -197,14 +197,25 @@ async def test_a_head_is_refused_when_it_is_too_long(parts: tuple[bytes, ...]) -
 async def test_a_malformed_request_takes_no_answer_of_those_before_it(
     wrong: list[bytes], before: int, together: bool
 ) -> None:
-    """A client would take a 400 that comes first for the answer to its first request."""
+    """A client would take a 400 that comes first for the answer to its first request, and lose those that a reset
+    overtakes: whoever answers while it waits for the client to leave reads on."""
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        watching = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        await answer(send)
+        await watching
+
     earlier = REQUEST % 1 * before
     parts = [earlier + wrong[0], *wrong[1:]] if together else [earlier, *wrong]
-    connection = await sent(ok, *parts, REQUEST % 2)
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
     answers = [head + b"\r\nok", head + b"connection: close\r\n\r\nok"]
-    assert connection.transport.writes == answers[2 - before :]
-    assert connection.transport.closing or connection.transport.ended
+    for app in (ok, watched):
+        connection = await sent(app, *parts, REQUEST % 2)
+        assert connection.transport.writes == answers[2 - before :]
+        assert (connection.transport.closing, connection.transport.ended) == (False, True)
+        assert connection.transport.reading()
 
 
 async def test_trailers_are_no_headers() -> None:

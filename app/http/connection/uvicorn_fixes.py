@@ -62,7 +62,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._first_read_bytes = 0  # size of the read in which the request began
         self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
         self._resumed = 0  # how often the client has read on, after writing had to pause
-        self._discards_input = False  # the last answer has been given; input is dropped
+        self._discards_input = False  # the last answer has been given, or is due; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self.idle_since = 0.0  # see idle_connections.IdleConnection
         self._tls_timer: asyncio.TimerHandle | None = None
@@ -122,7 +122,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self._parsing = False
         last = self.pipeline[0][0] if self.pipeline else answering
         last.keep_alive = False
-        self.flow.pause_reading()
+        self._discards_input = True  # pausing would not do: whoever waits for the client to leave reads on
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request again without its offer to upgrade. `rest`: the bytes after its head."""
@@ -209,7 +209,7 @@ class PatchedProtocol(HttpToolsProtocol):
         if isinstance(self._answering, RequestResponseCycle):
             self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
         self.server_state.total_requests += 1
-        if self.transport.is_closing() or self._discards_input:
+        if self.transport.is_closing():
             return
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -273,7 +273,7 @@ class PatchedProtocol(HttpToolsProtocol):
         Closing a connection that has unread bytes resets it, and the client may lose answers. So at first only our side
         is closed, and what the client still sends is dropped for at most 5 seconds, or until it closes.
         """
-        if not (sends or self.flow.read_paused) or self.transport.is_closing():
+        if not (sends or self._discards_input or self.flow.read_paused) or self.transport.is_closing():
             self.transport.close()
             self._close_tls()
             return
