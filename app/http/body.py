@@ -104,13 +104,15 @@ async def read_body(receive: Receive, limit_s: float, take: Callable[[int], None
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """Decompress a gzip or deflate body to at most `limit` bytes.
+    """Decompress a gzip or deflate body to at most `limit` bytes. One of no encoding is returned as it is.
 
     Raises UnsupportedMedia, TooLarge, or BadRequest for a body that cannot be decompressed. Slow: call it on a helper
     thread.
     """
     name = encoding.decode("latin-1").strip().lower()
     name = "gzip" if name == "x-gzip" else name  # an old name of the same, RFC 9110, 8.4.1.3
+    if name in ("", "identity"):
+        return body
     if name not in ("gzip", "deflate"):
         raise UnsupportedMedia(f"Content-Encoding: expected gzip, deflate or identity, got {name[:40]!r}")
     wbits = 31 if name == "gzip" else 15

@@ -131,12 +131,11 @@ def admitted(request: Request) -> Served | None:
 async def inflated(request: Request, body: bytes) -> bytes:
     """The body as it was before its client compressed it."""
     encoding, resources = request.headers[b"content-encoding"], request.resources
-    if encoding.strip().lower() in (b"", b"identity"):
-        return body
-    body = await resources.threads.run(request.klass, inflate, body, encoding, resources.limits.body)
-    resources.bodies.hold(len(body), request.most_held)
-    request.held += len(body)
-    return body
+    whole = await resources.threads.run(request.klass, inflate, body, encoding, resources.limits.body)
+    if whole is not body:
+        resources.bodies.hold(len(whole), request.most_held)
+        request.held += len(whole)
+    return whole
 
 
 async def named_in_body(request: Request, body: bytes) -> Served:

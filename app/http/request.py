@@ -187,7 +187,7 @@ class FastPath:
         return Request(connection, resources, route, url, headers, length, body)
 
     def _find(self, url: bytes) -> Route | None:
-        if b"%" in url:  # rare: ASGI decodes the path
+        if b"%" in url or b"#" in url:  # rare: ASGI decodes the path, and drops a fragment
             return None
         path, _, query = url.partition(b"?")
         route = find_route(strip_prefix(self._resources.root_path, path.decode("latin-1")), query)

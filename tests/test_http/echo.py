@@ -221,7 +221,8 @@ class Caller:
         connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
         head = b"".join(b"%s: %s\r\n" % line for line in lines)
         connection.send(
-            b"%s %s HTTP/1.1\r\nHost: a\r\n%s\r\n%s" % (method.encode(), quote(path, safe="/?=&%").encode(), head, body)
+            b"%s %s HTTP/1.1\r\nHost: a\r\n%s\r\n%s"
+            % (method.encode(), quote(path, safe="/?=&%#").encode(), head, body)
         )
         gone = asyncio.create_task(self.gone.wait())
         wrote = asyncio.create_task(connection.transport.wrote.wait())

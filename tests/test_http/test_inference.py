@@ -48,6 +48,11 @@ async def test_the_paths_it_takes(call: Caller, path: str, sent: bytes, answer: 
     assert call.model.finished == ["ok"]
 
 
+@pytest.mark.parametrize("path", ["/predict/ech%6f", f"{FRIENDLY}#part", f"{FRIENDLY}?priority=2#part"])
+async def test_what_a_path_means_does_not_depend_on_the_way(model: Echo, path: str) -> None:
+    assert (await Caller(model, "direct")(path, b"[0, 1, 2, 3]")).status == 200
+
+
 async def test_a_binary_answer(call: Caller) -> None:
     reply = await call(INFER, body(parameters={"binary_data_output": True}))
     assert reply.headers[b"content-type"] == b"application/octet-stream"

@@ -17,7 +17,7 @@ from app import __version__
 from app.errors import BadRequest, TooLarge
 from app.http.answers import compress, wanted_encoding
 from app.http.auth import Auth
-from app.http.body import read_body
+from app.http.body import inflate, read_body
 from app.http.codecs.text_codec import flag
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
@@ -120,7 +120,7 @@ async def _parsed(request: Request, model: type[_Model]) -> _Model:
 
 
 async def _read(request: Request) -> bytes:
-    """Read the body, limited in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
+    """Read the body, limited in bytes and time. Raises TooLarge, BodyTimeout, ClientGone, and as `inflate` does."""
     left = MAX_CONTROL_BODY
 
     def take(size: int) -> None:
@@ -129,4 +129,5 @@ async def _read(request: Request) -> bytes:
         if left < 0:
             raise TooLarge(f"body: expected at most {MAX_CONTROL_BODY} bytes on this route")
 
-    return await read_body(request.receive, request.state.settings.body_timeout_s, take)
+    body = await read_body(request.receive, request.state.settings.body_timeout_s, take)
+    return inflate(body, request.headers.get("content-encoding", "").encode("latin-1"), MAX_CONTROL_BODY)

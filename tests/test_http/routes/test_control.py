@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -136,8 +137,11 @@ async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: byte
         {"name": "echo", "version": "1", "state": "READY", "reason": ""},
         {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: no inputs"},
     ]
-    lines = (await http.post("/v2/repository/index", content=b'{"ready": true}')).json()
-    assert [line["name"] for line in lines] == ["echo"]
+    asked = b'{"ready": true}'
+    for content, encoding in ((asked, "identity"), (gzip.compress(asked), "gzip")):
+        answer = await http.post("/v2/repository/index", content=content, headers={"Content-Encoding": encoding})
+        assert [line["name"] for line in answer.json()] == ["echo"]
+    assert (await http.post("/v2/repository/index", headers={"Content-Encoding": "br"})).status_code == 415
 
 
 async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
