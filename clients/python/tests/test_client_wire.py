@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from starling_client import BadAnswer, ServerError
 from starling_client.batches import _joined
 from starling_client.http import address, client_version, common_headers
-from starling_client.wire import Answer, Part, decode, decode_error, decode_metadata
+from starling_client.wire import Answer, Events, Part, decode, decode_error, decode_metadata
 
 Y = {"name": "y", "datatype": "FP32", "shape": [1, 2]}
 
@@ -80,6 +80,15 @@ def test_any_json_at_all(found: Any) -> None:
             act()
 
 
+def test_json_that_is_nested_too_deeply() -> None:
+    deep = b'{"a":' * 99_999
+    with pytest.raises(BadAnswer, match="expected an event"):
+        [*Events().read(b"data: %s\n" % deep)]
+    for act in (lambda one: decode(one, ["y"], 1), decode_metadata):
+        with pytest.raises(BadAnswer):
+            act(Answer(200, {}, deep))
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "body", "message"),
     [
@@ -87,6 +96,7 @@ def test_any_json_at_all(found: Any) -> None:
         (502, {}, b"<html>Bad Gateway</html>", "<html>Bad Gateway</html>"),
         (599, {}, b"", "status 599"),
         (500, {}, b"\xff" * 9999, "\ufffd" * 300),
+        (500, {}, b"[" * 99_999, "[" * 300),
         (307, {"location": "https://there/"}, b"", "redirected to https://there/: give the client that address"),
     ],
 )

@@ -19,7 +19,7 @@ from starling_client.types import Array, Call, Metadata, Tensor
 _LENGTH = "inference-header-content-length"
 _QUOTED = 300  # characters of an answer that is not ours, as a message quotes it
 #: What looking into JSON of another form raises.
-_NOT_V2 = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+_NOT_V2 = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _TIMING = re.compile(r"(queue|compute|total);dur=(\d+(?:\.\d+)?)")
 
 
@@ -244,19 +244,17 @@ def decode_json(answer: Answer) -> Any:
     """The JSON of an answer. Raises BadAnswer."""
     try:
         return json.loads(answer.body)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadAnswer(f"the answer is not JSON: {exc}") from None
 
 
 def decode_error(answer: Answer) -> ServerError:
     """What an answer of another status than 200 means; of one that is not ours, the beginning is the message."""
-    message = ""
     try:
         found = json.loads(answer.body)
-    except ValueError:
-        message = answer.body[:_QUOTED].decode("utf-8", "replace").strip()
-    else:
         message = str(found["error"]) if isinstance(found, dict) and "error" in found else str(found)[:_QUOTED]
+    except (ValueError, RecursionError):
+        message = answer.body[:_QUOTED].decode("utf-8", "replace").strip()
     if "location" in answer.headers and 300 <= answer.status < 400:
         message = f"redirected to {answer.headers['location']}: give the client that address"
     error = server_error(answer.status, message or _phrase(answer.status), answer.headers.get("x-error-code"))
