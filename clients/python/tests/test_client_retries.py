@@ -12,6 +12,7 @@ from email.utils import format_datetime
 from itertools import count, pairwise
 
 import httpx
+import numpy as np
 import pytest
 from fake_server import Driven, FakeServer, failing, repeated, rows
 
@@ -188,6 +189,25 @@ def test_a_timeout_is_the_end(connect: Connect, server: FakeServer, lost: bool) 
     with pytest.raises(TimedOut, match="no answer from http://fake within 30 s; the model may have run"):
         client.predict("double", ONE)
     assert (len(server.infers), client.waited) == (1, [])
+
+
+@pytest.mark.parametrize("step_s", [0.1, 10.0])
+def test_a_body_that_is_taken_slowly_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, server: FakeServer, step_s: float
+) -> None:
+    """Each look at the clock finds it so much later."""
+    ticks = count(0.0, step_s)
+    monkeypatch.setattr("starling_client.client.monotonic", lambda: next(ticks))
+    http = httpx.Client(transport=httpx.MockTransport(server))
+    large = np.ones((200_000, 2), "f4")
+    with Client("http://fake", http=http, max_rows=len(large)) as client:
+        if step_s < 1:
+            assert (client.predict("double", large, outputs=["y"]) == large * 2).all()
+            assert int(server.infers[0].headers["content-length"]) == len(server.infers[0].content)
+            return
+        with pytest.raises(TimedOut, match="the model may have run"):
+            client.predict("double", large, outputs=["y"])
+    assert server.infers == []
 
 
 def test_no_request_is_sent_past_the_deadline(connect: Connect, server: FakeServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
 from types import TracebackType
@@ -20,6 +21,21 @@ from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options,
 from starling_client.wire import Answer
 
 T = TypeVar("T")
+_PIECE = 1 << 18  # bytes of a body between two looks at the clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """A large body, given up at `end`: httpx bounds each write, not their sum."""
+
+    body: bytes
+    end: float
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self.body), _PIECE):
+            if monotonic() > self.end:
+                raise TimeoutError("the request was taken too slowly")
+            yield self.body[start : start + _PIECE]
 
 
 class Client:
@@ -156,11 +172,14 @@ class Client:
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
         request, end = send.request, monotonic() + send.timeout_s
+        headers, whole = {**self._headers, **request.headers}, request.body
+        if large := len(whole) > _PIECE:
+            headers["content-length"] = str(len(whole))
         try:
             response = self._http.send(
                 self._http.build_request(
-                    request.method, self._url + request.path, headers={**self._headers, **request.headers},
-                    content=request.body, timeout=timeout(send),
+                    request.method, self._url + request.path, headers=headers,
+                    content=_Pieces(whole, end) if large else whole, timeout=timeout(send),
                 ),
                 stream=True,
             )  # fmt: skip
