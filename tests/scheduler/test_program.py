@@ -12,7 +12,7 @@ from app.scheduler.policies import policy_class
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Program, Stage, Unit, WorkerSpec
 
-from .driven import scheduler_of
+from .driven import feed, scheduler_of
 from .world import make_call, make_device, make_program
 
 # What is kept of a program: its health, and the facts that its policy sees.
@@ -73,6 +73,11 @@ class TestFull:
         assert state.full == [8]
         state.cap(0, 3)
         assert state.full == [3]
+
+    def test_no_more_rows_run_at_once_than_pay(self) -> None:
+        scheduler = scheduler_of(make_program(stages=(self.CELL,), max_batch=8))
+        (unit,) = feed(scheduler, make_call(1, lengths=(3,) * 8)).start
+        assert len(unit.rows) == 4
 
 
 # A fast model overtakes a slow one if that waits for company; models of about one speed go in order of arrival.

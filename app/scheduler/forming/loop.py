@@ -130,7 +130,7 @@ class Loop:
         capacity, able = state.capacity[stage], offer.room + ready.started
         one = len(offer.usable) == 1  # nearly always
         largest = capacity[offer.usable[0]] if one else max(map(capacity.__getitem__, offer.usable))
-        offer.rows = offer.exact = largest if largest < able else able
+        offer.rows = offer.exact = min(largest, able, offer.full)
         if best_effort and offer.rows:
             share.limit(offer, now)
         return offer

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import boundary, by_length
-from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
-from app.scheduler.policies.late import waits_for_stages
+from app.scheduler.policies import boundary, by_length, late
+from app.scheduler.policies.base import Cut, Hold, Policy
 from app.scheduler.policies.offer import JoinOffer, Offer
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow
@@ -39,7 +38,7 @@ class Adaptive(Policy):
     uses_tables = merges = True
 
     def __init__(self) -> None:
-        self._planned = 0  # decisions of tables
+        self._decisions = 0  # of tables
 
     def reorders(self, estimates: Estimates) -> bool:
         return bool(estimates.curves.lengths)
@@ -69,6 +68,31 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        window = offer.by_length()
+        if offer.state.batches is not None and (decided := _at_stage(offer, window, now)) is not None:
+            return decided
+        if (ends := _alone_from(offer, now)) > now:
+            return Hold(ends)
+        planned, waiting = self._planned(offer, window, now), offer.ready.count
+        if not planned:
+            until = _until_other_ends(offer, now)
+            return Hold(until) if now < until else _cut(offer, waiting, window, Formed.DEADLINE)
+        if window is not None and not _of_one_length(offer, window):
+            return _picked(offer, window, now)
+        return _cut(offer, planned, window, Formed.TABLE if planned < waiting else Formed.IDLE)
+
+    def _planned(self, offer: Offer, window: LengthWindow | None, now: int) -> int:
+        """Rows to run by the table, 0 for none; all that wait if there is none for the load."""
+        control, waiting = offer.state.estimates.control, offer.ready.count
+        if control is None or (control.workers > 1 and offer.shared()):
+            return waiting
+        level = _level(offer, control, window, now)
+        if level < 0:
+            return waiting
+        planned = control.serve(level, waiting, column_of(offer, control, now))
+        return planned if window is not None else self._tried(offer, planned)
+
     def _tried(self, offer: Offer, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
 
@@ -77,46 +101,22 @@ class Adaptive(Policy):
         waiting, estimates = offer.ready.count, offer.state.estimates
         if not estimates.latency[0].uncertain:
             return planned
-        self._planned += 1
+        self._decisions += 1
         if planned and waiting >= offer.full:  # to wait is decided at each arrival
-            return planned if self._planned % _TRIED_FULL else estimates.hopeful(offer.full)
-        return planned if self._planned % _TRIED else waiting
+            return planned if self._decisions % _TRIED_FULL else estimates.hopeful(offer.full)
+        return planned if self._decisions % _TRIED else waiting
 
-    def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        window = offer.by_length() if offer.state.estimates.curves.lengths else None
-        if offer.state.batches is not None:
-            if offer.cell:
-                return Hold(None) if waits_for_stages(offer) else cut_rows(offer, min(offer.ready.count, offer.full))
-            neighbours = offer.neighbours()
-            if offer.stage:
-                return boundary.decide(offer, neighbours, now)
-            if window is None and 0 < neighbours.downstream < offer.full:
-                return boundary.join(offer, neighbours)
-        if offer.workers.most == 2 and (until := _alone_from(offer, now)) > now:
-            return Hold(until)
-        estimates, waiting = offer.state.estimates, offer.ready.count
-        control, planned, level = estimates.control, waiting, -1
-        if control is not None and not (control.workers > 1 and offer.shared()):
-            column = 0 if control.beside is None else column_of(offer, control, now)
-            level = estimates.level if window is None else _level(offer, control, window, now)
-            if level >= 0:
-                planned = control.serve(level, waiting, column)
-            if planned < waiting and window is None and waiting >= _CROWD:
-                level = _level(offer, control, None, now)
-                planned = control.serve(level, waiting, column)
-            if window is None and level >= 0:
-                planned = self._tried(offer, planned)
-        if not planned:
-            assert control is not None
-            if now < offer.due(now):
-                return _until_other_ends(offer, control, now)
-            return _cut(min(waiting, offer.rows), offer, window, Formed.DEADLINE)
-        rows = min(planned, offer.rows, offer.full)
-        if window is not None and not _of_one_length(offer, window):
-            _, free = offer.free()
-            workers = free if control is None else control.workers
-            return _picked(offer, window, min(len(offer.usable), free, workers), now)
-        return _cut(rows, offer, window, Formed.TABLE if level >= 0 and rows < waiting else Formed.IDLE)
+
+def _at_stage(offer: Offer, window: LengthWindow | None, now: int) -> Cut | Hold | None:
+    """The decision for rows of a program with stages or a cell; None where it is that of a whole model."""
+    if offer.cell:
+        return late.decide(offer)
+    neighbours = offer.neighbours()
+    if offer.stage:
+        return boundary.decide(offer, neighbours, now)
+    if window is None and 0 < neighbours.downstream < offer.full:
+        return boundary.join(offer, neighbours)
+    return None
 
 
 def _alone_from(offer: Offer, now: int) -> int:
@@ -124,7 +124,7 @@ def _alone_from(offer: Offer, now: int) -> int:
 
     Earlier if a row is due; else `now`.
     """
-    if not offer.state.estimates.latency[0].speed.crowded or offer.shared():
+    if offer.workers.most != 2 or not offer.state.estimates.latency[0].speed.crowded or offer.shared():
         return now
     ends = [unit.forecast.begins + unit.forecast.predicted for unit in offer.others()]
     return min(offer.due(now), max(ends, default=now))
@@ -152,14 +152,16 @@ def column_of(offer: Offer, control: ControlTables, now: int) -> int:
     return beside.column(size, total / (most - 1)) if units else 0
 
 
-def _until_other_ends(offer: Offer, control: ControlTables, now: int) -> Hold:
-    """Wait for another worker's unit to end. That is an input, so the time is only for one that is overdue.
+def _until_other_ends(offer: Offer, now: int) -> int:
+    """Until when to wait for another worker's unit to end. That is an input, so the time is for one that is overdue.
 
-    How long rows have waited does not matter: with a long queue, units that slow each other would otherwise all run at
-    once, and the queue would never get shorter.
+    Earlier if a row is due. How long rows have waited does not matter: with a long queue, units that slow each other
+    would otherwise all run at once, and the queue would never get shorter.
     """
-    assert control.beside is not None  # there are no columns without
-    return Hold(min(offer.due(now), now + round(control.beside.times[-1] * offer.state.estimates.scale)))
+    control = offer.state.estimates.control
+    beside = None if control is None else control.beside
+    assert beside is not None  # no other tables say to wait
+    return min(offer.due(now), now + round(beside.times[-1] * offer.state.estimates.scale))
 
 
 def _of_one_length(offer: Offer, window: LengthWindow) -> bool:
@@ -176,7 +178,7 @@ def _level(offer: Offer, control: ControlTables, window: LengthWindow | None, no
     With times by length and one unit at a time, the load is that of rows of the mean waiting length.
     """
     facts = offer.state.estimates
-    burst = _burst(offer, now) if offer.ready.count >= _CROWD else 0.0
+    burst = _burst(offer, now)
     if window is not None and control.workers == 1:
         a_row = facts.curves.lengths[0].at(round(window.total / window.count)).least[-1]
         return control.level(max(facts.rate, burst), facts.scale * a_row * control.peak / 1e9)
@@ -192,9 +194,11 @@ def _burst(offer: Offer, now: int) -> float:
     return 0.0
 
 
-def _picked(offer: Offer, window: LengthWindow, free: int, now: int) -> Cut:
-    """Rows around the oldest by length, picked as if each of `free` workers had an equal share of the rows."""
-    times = offer.state.estimates.curves.lengths[0]
+def _picked(offer: Offer, window: LengthWindow, now: int) -> Cut:
+    """Rows around the oldest by length, picked as if each of the free workers had an equal share of the rows."""
+    times, control = offer.state.estimates.curves.lengths[0], offer.state.estimates.control
+    _, startable = offer.free()
+    free = min(len(offer.usable), startable, startable if control is None else control.workers)
     rate = max(offer.state.estimates.rate, _burst(offer, now)) * offer.state.estimates.scale / 1e9
     share = offer.ready.count / free
     rows, shorter = by_length.pick(window, times, share, min(offer.rows, ceil(share)), rate / free)
@@ -203,9 +207,9 @@ def _picked(offer: Offer, window: LengthWindow, free: int, now: int) -> Cut:
     return Cut(rows, size if size <= offer.capacities()[0] else rows, reason, shorter=shorter)
 
 
-def _cut(rows: int, offer: Offer, window: LengthWindow | None, reason: Formed) -> Cut:
-    """Run `rows`, padded to the size that is fastest for them if the largest usable worker takes that."""
-    control = offer.state.estimates.control
+def _cut(offer: Offer, rows: int, window: LengthWindow | None, reason: Formed) -> Cut:
+    """Run `rows`, or as many as can, padded to the size that is fastest if the largest usable worker takes that."""
+    control, rows = offer.state.estimates.control, min(rows, offer.rows)
     if offer.state.batches is not None and window is None:  # each stage has its own best sizes
         return boundary.begin(offer, offer.neighbours(), rows, reason)
     size = rows

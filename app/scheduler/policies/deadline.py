@@ -48,14 +48,14 @@ class Deadline(Adaptive):
         schedule = self._schedule(offer, now) if offer.ledger.deadlines.heap and offer.state.batches is None else None
         if schedule is None:
             return super().decide(offer, now)
-        window, most = offer.by_length(), min(offer.ready.count, offer.rows, offer.full)
+        window, most = offer.by_length(), min(offer.ready.count, offer.rows)
         if window is not None and window.shortest < window.longest:
             cut = _picked(offer, schedule, window, most)
         else:
             rows = _in_time(offer, schedule, most)
             cut = cut_padded(offer, rows, Formed.DEADLINE if rows == offer.ready.count else Formed.TABLE)
         _, free = offer.free()
-        if cut.rows == offer.ready.count < min(offer.rows, offer.full) and not (free == 1 and offer.shared()):
+        if cut.rows == offer.ready.count < offer.rows and not (free == 1 and offer.shared()):
             until = _held_until(offer, schedule, cut.rows, varied=window is not None)
             if max(now, schedule.begins) < until:
                 return Hold(until)

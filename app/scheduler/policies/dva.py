@@ -36,7 +36,7 @@ class DvaInput(Policy):
         if offer.cell:
             return cut_rows(offer, offer.ready.count)
         if offer.state.batches is None:
-            return cut_rows(offer, min(offer.ready.count, offer.full), Formed.TABLE)
+            return cut_rows(offer, offer.ready.count, Formed.TABLE)
         neighbours, remaining, full = offer.neighbours(), offer.state.estimates.curves.remaining, offer.full
         if neighbours.batch is not None:
             return cut_rows(offer, neighbours.here)

