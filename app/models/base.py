@@ -81,7 +81,8 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     if isinstance(result, (torch.Tensor, np.ndarray)):
         values: list[Any] = [result]
     elif isinstance(result, (tuple, list)):
-        fields = getattr(result, "_fields", ())  # of a named tuple, which may have the outputs in an order of its own
+        # of a named tuple, also of torch's own, as of aminmax: it may have the outputs in an order of its own
+        fields = getattr(result, "__match_args__", ())
         named = bool(fields) and {spec.name for spec in outputs} == set(fields)
         values = [getattr(result, spec.name) for spec in outputs] if named else list(result)
     elif isinstance(result, Mapping):

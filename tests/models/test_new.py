@@ -54,6 +54,7 @@ class Named(nn.Sequential):
         logits = super().forward(x)
         return Both(logits, logits.argmax(1))
 def doubled(): return lambda x: x * 2
+def extremes(): return lambda x: x.aminmax(dim=1)
 def exported():
     batch = ({0: torch.export.Dim.DYNAMIC},)
     return torch.export.export(nn.Linear(4, 2), (torch.ones(2, 4),), dynamic_shapes=batch).module()
@@ -104,6 +105,7 @@ def tensors(made):
         ("Small", [], {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
         ("Tags", [], {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
         ("Named", [], {"x": ("FP32", [4])}, {"logits": ("FP32", [3]), "label": ("INT64", [])}),
+        ("extremes", ["x:FP32[4]"], {"x": ("FP32", [4])}, {"min": ("FP32", []), "max": ("FP32", [])}),
         ("Two", ["a:FP32[2]", "b:FP32[2]"], {"a": ("FP32", [2]), "b": ("FP32", [2])}, {"output": ("FP32", [2])}),
         ("exported", ["input:FP32[4]"], {"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
     ],

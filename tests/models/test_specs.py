@@ -175,6 +175,12 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
     assert values[1] is z
 
 
+def test_the_named_tuples_of_torch_are_read_by_name():
+    least, most = torch.tensor([[1.0, 3.0], [5.0, 4.0]]).aminmax(dim=1)
+    values = normalise(torch.return_types.aminmax((least, most)), [spec("max", "FP32"), spec("min", "FP32")])
+    assert values == [most, least]
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [

@@ -135,11 +135,9 @@ def _named(result: Any) -> dict[str, Any]:
     """A model's outputs by name: its own, or made-up ones."""
     if isinstance(result, Mapping):
         named = {str(name): value for name, value in result.items() if value is not None}
-    elif fields := getattr(result, "_fields", ()):  # a named tuple
-        named = dict(zip(fields, result, strict=True))
     elif isinstance(result, (tuple, list)):
         names = ["output"] if len(result) == 1 else [f"output_{number}" for number in range(len(result))]
-        named = dict(zip(names, result, strict=True))
+        named = dict(zip(getattr(result, "__match_args__", names), result, strict=True))  # of a named tuple its own
     else:
         named = {"output": result}
     for name, value in named.items():
