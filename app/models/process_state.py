@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import locale
 import logging
+import multiprocessing
 import os
 import random
 import socket
@@ -96,6 +97,22 @@ def _put_interval(seconds: float) -> None:
     sys.setswitchinterval(seconds + 0.5e-6)
 
 
+_METHOD = multiprocessing.get_all_start_methods()[0]  # Python's default
+
+
+def _start_method() -> str:
+    """The start method of processes. Python lets a process set it once, and the default counts, once it is used as by
+    a progress bar: after this it can be set.
+    """
+    method = multiprocessing.get_start_method(allow_none=True) or _METHOD
+    _put_start_method(method)
+    return method
+
+
+def _put_start_method(before: str) -> None:
+    multiprocessing.set_start_method(None if before == _METHOD else before, force=True)
+
+
 SETTINGS = (
     Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch's default device", torch.get_default_device, _put_device),
@@ -114,6 +131,7 @@ SETTINGS = (
     Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    Setting("the start method of processes", _start_method, _put_start_method),
 )
 
 

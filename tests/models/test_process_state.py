@@ -20,7 +20,11 @@ from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState
 
 from .folders import TOML, source_of, write_model
 
-IMPORTS = "import gc, locale, logging.config, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
+IMPORTS = """
+import gc, locale, logging.config, multiprocessing, os, random, socket, sys, warnings
+import numpy as np
+import torch
+"""
 CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
 OTHER = logging.getLogger("a.library")  # which dictConfig turns off, like all
 CHANGES = {
@@ -43,6 +47,7 @@ CHANGES = {
     "gc.disable()": "the garbage collection to False",
     "sys.setswitchinterval(0.5)": "the interval between threads to 0.5",
     "socket.setdefaulttimeout(7)": "the timeout of sockets to 7",
+    "multiprocessing.set_start_method('spawn')": "the start method of processes to spawn",
 }
 SEEDS = {
     "torch.manual_seed(7)": "torch's seed to 7",
@@ -110,6 +115,13 @@ def test_what_torchs_compiler_sets_is_no_models_doing(tmp_path, caplog):
         sys.setrecursionlimit(before)
     assert executor.unruly == ()
     assert "set the recursion limit" not in caplog.text
+
+
+def test_the_start_method_of_processes_can_be_set_by_each_load(tmp_path, caplog):
+    load(write(tmp_path, "multiprocessing.Lock()\ndef build():\n    return abs\n"))
+    assert "set" not in caplog.text
+    for _ in range(2):
+        load(write(tmp_path, "multiprocessing.set_start_method('spawn')\ndef build():\n    return abs\n"))
 
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
