@@ -126,6 +126,11 @@ def test_what_belongs_to_the_process_has_advice():
         torch.set_num_interop_threads(torch.get_num_interop_threads())
     assert "leave it out" in advice_on(caught.value)
     assert "PYTHONPATH" in advice_on(BrokenProcessPool("a child has ended"))
+    library = torch.library.Library("starling_tests", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    with pytest.raises(RuntimeError) as caught:
+        library.define("twice(Tensor x) -> Tensor")
+    assert "an earlier load has" in advice_on(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

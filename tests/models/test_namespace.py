@@ -42,6 +42,8 @@ WAYS = {
     "path-call": ON_PATH + LAZY.format("from utils import K", "K"),
     "relative-call": LAZY.format("from .utils import K", "K"),
     "importlib": "import importlib\n" + LAZY.format("utils = importlib.import_module('utils')", "utils.K"),
+    "data": "import pkgutil, runpy\ntext = pkgutil.get_data('pkg', 'third.py').decode()\n"
+    "names = runpy.run_module('utils')\n" + BUILD.format("names['K'] * (text == 'from utils import K\\n')"),
     "package": "import pkg.inner\nfrom pkg import other\nfrom pkg.third import K\n"
     + BUILD.format("pkg.inner.K + other.K - K"),
     "no-init": "import data.net\n" + BUILD.format("data.net.K"),

@@ -36,6 +36,10 @@ _DATATYPES = (
 _PROCESSES = "spawned processes cannot import model.py: put what they run into a package on PYTHONPATH, or use threads"
 _INTEROP = "torch allows that once a process, and the server's models share one: leave it out, --threads is for this"
 _ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
+_REGISTERED = (
+    "a process registers it once, and an earlier load has: look there first, or put it into a package on PYTHONPATH, "
+    "which later loads do not import again"
+)
 _POINTER = "where git-lfs is missing, a clone has pointers in place of weights: `git lfs pull` fetches them"
 _REMOTE = (
     'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code that you have '
@@ -46,6 +50,7 @@ _REMOTE = (
 _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (BrokenProcessPool, "", _PROCESSES),
     (RuntimeError, r"cannot set number of interop threads", _INTEROP),
+    (Exception, r"Duplicated timeseries|Duplicate registration|already registered", _REGISTERED),
     (Exception, r"deserializing header: header too large", _POINTER),
     (ValueError, r"contains custom code", _REMOTE),
     (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process

@@ -231,10 +231,13 @@ _LOADERS: Any = (
 
 
 class _Existing:
-    """Gives a module that exists already another name in `sys.modules`."""
+    """Gives a module that exists already another name in `sys.modules`. All else is its own loader's, as `get_data`."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._spec, "loader", None), name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._module
