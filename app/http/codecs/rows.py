@@ -10,6 +10,7 @@ JSON and .npy contain the model's inputs; any other file is for the model's own 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -199,13 +200,14 @@ def _labelled(spec: TensorSpec, value: Any) -> Any:
 def _plain(value: Any, model: str, path: str) -> Any:
     """Convert a value to types that orjson writes. Raises as `json_text`."""
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist(), model, path) if value.dtype.kind in "OU" else to_json(value, path)
+        return to_json(value, path) if value.dtype.kind in "biuf" else _plain(value.tolist(), model, path)
     if isinstance(value, float | np.floating):
         return value  # float32 is kept, so that 0.1 is written as 0.1
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes):
-        return to_json(np.array([value], object), path)[0]
+        with suppress(UnicodeDecodeError):
+            return value.decode()
     if isinstance(value, Mapping):
         return {str(key): _plain(item, model, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
