@@ -48,6 +48,11 @@ DATATYPES = {
     "UINT64": ("def call(x):\n    return torch.nn.Linear(3, 3)(x)\n", "torch has few operators for unsigned integers"),
     "INT64": ("def call(x):\n    return torch.nn.Linear(3, 3)(x)\n", "about the datatype, not the shape"),
     "FP64": ("def call(x):\n    return torch.nn.Linear(3, 3)(x)\n", "about the datatype, not the shape"),
+    "INT32": ("def call(x):\n    return x.mean(1, keepdim=True)\n", "about the datatype, not the shape"),
+    "FP16": (  # of an empty batch it raises nothing
+        "def call(x):\n    y = torch.zeros(x.shape)\n    if len(x):\n        y[x > 0] = x[x > 0]\n    return y\n",
+        "about the datatype, not the shape",
+    ),
     "INT16": ("def call(x):\n    return torch.nn.Embedding(3, 3)(x)[:, 0]\n", "about the datatype, not the shape"),
 }
 TEXTS = {
@@ -138,3 +143,24 @@ def test_a_nested_tensor_without_sizes_has_advice():
     with pytest.raises(RuntimeError) as caught:
         str(torch.nested.nested_tensor([torch.ones(3)]).shape)
     assert "an output is a nested tensor: the first axis" in advice_on(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raises", "datatype"),
+    [
+        (lambda x: torch.nn.LayerNorm(3)(x.double()), True),
+        (lambda x: x.masked_fill(x.long(), 0), True),
+        (lambda x: x.gather(1, x), True),
+        (lambda x: torch.zeros(2, 3).index_add(0, torch.arange(2), x.double()), True),
+        (lambda x: torch.nn.functional.one_hot(x), True),
+        (lambda x: x.long().norm(), True),
+        (lambda x: x.long().mul_(1.5), True),
+        (lambda x: -x.bool(), True),
+        (lambda x: x[:, :1] @ x, False),
+        (lambda x: (_ for _ in ()).throw(RuntimeError(f"no such id: {x.long()[0].int()}")), False),
+    ],
+)
+def test_which_errors_are_about_datatypes(raises, datatype):
+    with pytest.raises(RuntimeError) as caught:
+        raises(torch.ones(2, 3))
+    assert ("that is about the datatype" in advice_on(caught.value)) is datatype
