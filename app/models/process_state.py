@@ -97,7 +97,7 @@ def _put_interval(seconds: float) -> None:
     sys.setswitchinterval(seconds + 0.5e-6)
 
 
-_METHOD = multiprocessing.get_all_start_methods()[0]  # Python's default
+_METHOD = multiprocessing.get_all_start_methods()[0]  # Python's default, and so the server's
 
 
 def _start_method() -> str:
@@ -105,12 +105,9 @@ def _start_method() -> str:
     a progress bar: after this it can be set.
     """
     method = multiprocessing.get_start_method(allow_none=True) or _METHOD
-    _put_start_method(method)
+    if method == _METHOD:
+        multiprocessing.set_start_method(None, force=True)
     return method
-
-
-def _put_start_method(before: str) -> None:
-    multiprocessing.set_start_method(None if before == _METHOD else before, force=True)
 
 
 SETTINGS = (
@@ -131,7 +128,7 @@ SETTINGS = (
     Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    Setting("the start method of processes", _start_method, _put_start_method),
+    Setting("the start method of processes", _start_method, lambda _: multiprocessing.set_start_method(None, True)),
 )
 
 

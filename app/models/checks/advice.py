@@ -68,14 +68,12 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
         r"\bdtypes?\b(?!=)|scalar type|bool tensor|floating point or complex|output type|LongTensor",
         _DATATYPES,
     ),
-    (RuntimeError, r"[Ii]nput type .* and .* type .* should be", _DATATYPES),
-    (IndexError, r"tensors used as indices must be", _DATATYPES),
+    (Exception, r"[Ii]nput type .* and .* type .* should be|tensors used as indices must be", _DATATYPES),
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
     (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
     (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
     (AttributeError, r"^'bytes' object has no attribute", _BYTES),
-    (ValueError, r"input dtype .* does not match weight dtype", _DATATYPES),
 )
 _SHAPES = re.compile(
     r"shape|size|dimension|\bdims?\b|channel|unpack|broadcast|\d+-?D\b|\bindices\b|batch|length|\belements\b",
