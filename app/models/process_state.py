@@ -110,6 +110,10 @@ def _start_method() -> str:
     return method
 
 
+def _put_start_method(method: str) -> None:
+    multiprocessing.set_start_method(None if method == _METHOD else method, force=True)
+
+
 SETTINGS = (
     Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch's default device", torch.get_default_device, _put_device),
@@ -128,7 +132,7 @@ SETTINGS = (
     Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    Setting("the start method of processes", _start_method, lambda _: multiprocessing.set_start_method(None, True)),
+    Setting("the start method of processes", _start_method, _put_start_method),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import random
 import sys
 import threading
@@ -122,6 +123,17 @@ def test_the_start_method_of_processes_can_be_set_by_each_load(tmp_path, caplog)
     assert "set" not in caplog.text
     for _ in range(2):
         load(write(tmp_path, "multiprocessing.set_start_method('spawn')\ndef build():\n    return abs\n"))
+
+
+def test_the_start_method_that_was_set_before_is_put_back():
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        state = ProcessState()
+        multiprocessing.set_start_method("forkserver", force=True)
+        state.put_back()
+        assert multiprocessing.get_start_method() == "spawn"
+    finally:
+        multiprocessing.set_start_method(None, force=True)
 
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
