@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Coroutine, Generator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -272,9 +273,9 @@ def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
 
 
 def device_of(call: Any) -> torch.device:
-    """The device of a module's weights; the CPU without weights."""
-    weights = call.parameters() if isinstance(call, nn.Module) else iter(())
-    return next((weight.device for weight in weights), torch.device("cpu"))
+    """The device of a module's weights or buffers; the CPU without any."""
+    held = chain(call.parameters(), call.buffers()) if isinstance(call, nn.Module) else ()
+    return next((value.device for value in held), torch.device("cpu"))
 
 
 def networks_of(model: Model) -> list[nn.Module]:

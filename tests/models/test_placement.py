@@ -13,6 +13,7 @@ from torch import nn
 
 from app.contract import Model
 from app.models import Recurrent
+from app.models.base import device_of
 from app.models.checks.samples import example_row
 from app.models.compiled import Compiled, batches_of_size_one
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
@@ -58,6 +59,15 @@ def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
     exported = torch.export.export(Holds(), (torch.ones(2, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
     placed = place(model_of(exported.module()), Placement(META))
     assert placed.call(torch.ones(3, 4, device=META)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("held", ["register_parameter", "register_buffer"])
+def test_a_model_is_where_what_it_holds_was_moved(held):
+    """Or the row check would give inputs on the CPU to stages that are on a GPU."""
+    module = nn.Module()
+    getattr(module, held)("scale", nn.Parameter(torch.ones(())))
+    assert device_of(module).type == "cpu"
+    assert device_of(place(model_of(module), Placement(META)).call) == META
 
 
 def test_what_cannot_be_moved_stays():
