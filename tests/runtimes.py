@@ -78,6 +78,9 @@ class _StandIn:
     def attach(self) -> None:
         pass
 
+    def settle(self) -> None:
+        pass
+
     def drawn(self) -> int:
         return 0
 
@@ -92,6 +95,7 @@ class FakeRuntime(_StandIn):
         self.breaks_at = breaks_at
         self.broken = False
         self.streams: list[FakeStream] = []
+        self.home: deque[Callable[[], object]] = deque()  # work on the default stream, which moves when waited for
         self.done = 0
         self.captures = 0  # that are open
         self.drawings = 0  # batches that have drawn random numbers
@@ -102,6 +106,10 @@ class FakeRuntime(_StandIn):
     def clock(self) -> int:
         """Nanoseconds: the time that events note."""
         return self.done * TICK_NS
+
+    def settle(self) -> None:
+        while self.home:
+            self.home.popleft()()
 
     def stream(self, priority: int = 0) -> FakeStream:
         self.streams.append(FakeStream(len(self.streams), priority))

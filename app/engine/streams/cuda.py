@@ -3,7 +3,8 @@
 The tests have runtimes with the same methods that need no GPU: one runs streams in every order that events allow and
 detects forbidden accesses, others simply run.
 
-Only `synchronize` waits, on an event that blocks instead of spinning. Nothing runs on the default stream.
+Only `synchronize` waits while models serve, on an event that blocks instead of spinning. No unit runs on the default
+stream.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def memory(index: int) -> tuple[int, int]:
 
 
 class CudaRuntime:
-    """Any call but `fired` may raise once the device has failed; only `synchronize` blocks.
+    """Any call but `fired` may raise once the device has failed; only `synchronize` and `settle` block.
 
     Streams are first in, first out, and independent of one another except for events. An event that is recorded again
     counts as a new event for later waits. The lower the number of a stream's priority, the sooner its work runs.
@@ -100,7 +101,7 @@ class CudaRuntime:
         set_allocators()
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
-        # Memory is allocated for the current stream. This one runs no work and is never captured on. One of torch's 32
+        # Memory is allocated for the current stream. This one runs no unit and is never captured on. One of torch's 32
         # other streams might be used for a capture, and memory allocated meanwhile would belong to its graph.
         self._home = torch.cuda.default_stream(self.device)
         # Kept for ever: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
@@ -110,6 +111,10 @@ class CudaRuntime:
     def attach(self) -> None:
         """Each thread calls this before it calls anything else here."""
         torch.cuda.set_device(self.device)
+
+    def settle(self) -> None:
+        """Wait for the default stream, where a model's own code may have made its weights: no other stream waits."""
+        self._home.synchronize()
 
     def stream(self, priority: int = 0) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]

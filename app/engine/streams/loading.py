@@ -107,6 +107,7 @@ class Loader:
         warn_of_indices(model)
         with self._lock:
             try:
+                self.perform(self._runtime.settle)
                 placed = self.perform(partial(place, model, self._placement))
                 pool = StreamPool(model.info.client_inputs, slots, self._in_stream)
                 if stepwise(placed):

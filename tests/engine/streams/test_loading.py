@@ -174,6 +174,17 @@ def test_a_batch_runs_first_on_the_thread_that_loads(options: DeviceOptions) -> 
     assert device.close(10)
 
 
+def test_a_model_is_placed_when_the_work_that_made_it_is_over() -> None:
+    """Its own code may have made weights on the device, on the default stream, for which no other waits."""
+    runtime, model = FakeRuntime(), Linear()
+    torch.nn.init.zeros_(model.scale)
+    runtime.home.append(lambda: torch.nn.init.constant_(model.scale, 2))
+    device = SteppedStreams(runtime, (4,))
+    placed = device.open(make_model(model, max_batch=4), 8).model.call
+    assert isinstance(placed, Linear)
+    assert placed.scale == 2
+
+
 def test_a_batch_that_no_worker_takes_is_refused() -> None:
     with pytest.raises(ConfigError, match="no worker takes a batch of 3 rows"):
         Bench(2, tried=(3,))
