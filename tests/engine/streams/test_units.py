@@ -140,6 +140,14 @@ def test_no_pinned_memory_is_allocated_while_serving(trips: Trips, stage: int, s
     assert bench.runtime.pinnings == allocated
 
 
+def test_a_unit_uses_the_index_and_the_graphs_of_its_worker() -> None:
+    """Another worker may write that index, or replay that graph, at the same time."""
+    bench = Bench(2, 2, options=GRAPHS, tried=(1,))
+    bench.push(bench.arrive(1.0), worker=1)
+    bench.device.launch()
+    assert bench.device.workers[1].completer.messages.latest.memory is bench.executor.memories[1]
+
+
 def test_outputs_are_held_until_their_out_event():
     """The worker's stream may be given the memory of a tensor that nobody holds; the out-stream still reads it."""
     bench = Bench()
@@ -164,6 +172,7 @@ def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     bench.device.launch()
     while bench.runtime.step():  # it has run, and nobody has heard of it
         pass
+    bench.executor.passed.release(slots)
     gc.collect()
     assert read() is not None
     bench.settle()
