@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,16 @@ def test_a_unit_without_pinned_memory_runs_out_of_memory_and_the_device_lives(mo
         assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
     assert bench.ran(bench.arrive(2.0)).outcome.error is None
     assert bench.device.dead() is None
+
+
+def test_nothing_runs_behind_a_step_that_was_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write its state where the step that is made again reads."""
+    bench = Bench(model=sums().model, options=DeviceOptions(push_ahead_ns=AT_ONCE), tried=(1,))
+    slots, memory = bench.arrive_rows([np.ones(6, np.float32)]), bench.executor.memories[0]
+    takes = chain([memory.take, raising(MemoryError("no pinned memory"))], repeat(memory.take))
+    monkeypatch.setattr(memory, "take", lambda: next(takes)())
+    assert bench.ran(slots, stage=0, steps=6).outcome.steps == 1
+    assert bench.ran(slots, stage=0, steps=5).ran.outputs[1] == [6]
 
 
 def test_a_unit_that_is_pushed_when_the_device_has_been_closed_is_reported() -> None:
