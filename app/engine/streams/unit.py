@@ -87,11 +87,9 @@ class UnitRun:
             return None
 
     def _launch(self, step: Launch) -> None:
-        """Launch a step. Behind one that could not be launched, none can."""
+        """Launch a step. Behind one that could not be launched it does nothing: see `Launch._compute`."""
         health = self.worker.health
-        if step.before is not None and not step.before.launched:
-            step.error = step.before.error
-        elif health.lost is None:
+        if health.lost is None:
             try:
                 step.reserve()
             except BaseException as exc:  # out of pinned memory, or worse
