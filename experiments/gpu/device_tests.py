@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -16,6 +17,7 @@ from loadtest.common.paths import ROOT
 from loadtest.common.servers import clean_environment
 
 _EACH_S = 60
+_LAST_WORDS_S = 6.0  # an engine waits for its workers before
 _LOG = 20_000  # characters, of tests that failed
 _TESTS = "tests/engine/streams/test_cuda.py"
 _TRIED = "tests/engine/streams/test_loading.py"
@@ -32,13 +34,22 @@ def measure(block: Block) -> None:
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
-        try:
-            said, _ = running.communicate(timeout=block.left_s)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            said, _ = running.communicate()
-            block.keep(unfinished=True)
+        said, unfinished = said_within(running, block.left_s)
+    if unfinished:
+        block.keep(unfinished=True)
     block.keep(passed=running.returncode == 0, **_told(said))
+
+
+def said_within(running: subprocess.Popen[str], seconds: float) -> tuple[str, bool]:
+    """What a program prints, and whether it had to be ended. It is interrupted before: pytest then says which test it
+    was at and which have failed.
+    """
+    for wait_s, number in ((seconds - _LAST_WORDS_S, signal.SIGINT), (_LAST_WORDS_S, signal.SIGKILL)):
+        try:
+            return running.communicate(timeout=wait_s)[0], number == signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            running.send_signal(number)
+    return running.communicate()[0], True
 
 
 def _told(said: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +16,7 @@ import torch
 from runtimes import HostRuntime
 
 from experiments.gpu import __main__ as command
-from experiments.gpu import over_http, runner
+from experiments.gpu import device_tests, over_http, runner
 from experiments.gpu.blocks import BY_NAME, SPECS, Block, Spec
 from experiments.gpu.page import PAGE, RUN, read, shown
 from experiments.gpu.targets import targets
@@ -110,6 +112,17 @@ def test_a_block_that_dies_or_hangs_does_not_stop_the_next(tmp_path: Path, monke
     assert hangs["failed"].startswith("not over after")
     assert (raises["begun"], raises["failed"]) == (True, "ValueError: no")
     assert "ValueError: no" in raises["log"]
+
+
+def test_tests_that_hang_say_where_before_they_are_ended() -> None:
+    body = "print('begun', flush=True)\nwith open('/dev/zero') as zeros:\n    while zeros.read(1): pass"
+    command = [sys.executable, "-c", body]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        said, ended = device_tests.said_within(running, 0)
+    assert ended
+    assert said.endswith("KeyboardInterrupt\n")
 
 
 # the page
