@@ -15,8 +15,8 @@ import random
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -45,6 +45,27 @@ class Setting(NamedTuple):
 
 def _put_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)  # None: without a mode that costs time
+
+
+_paused = False
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause the garbage collector, on one thread at a time. That is no change of a setting, whoever compares it."""
+    global _paused
+    collects = _paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+        _paused = False
+
+
+def _collects() -> bool:
+    return _paused or gc.isenabled()
 
 
 def _errors() -> list[Any]:
@@ -129,7 +150,7 @@ SETTINGS = (
     Setting("warnings that are errors", _errors, _put_errors),
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
     Setting("the log", _log, _put_log),
-    Setting("the garbage collection", gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
+    Setting("the garbage collection", _collects, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     Setting("the start method of processes", _start_method, _put_start_method),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import random
@@ -17,7 +18,7 @@ from app.engine.executor import Job, Stop
 from app.engine.profiling.warmup import warm_up
 from app.models.checks.calling import on_thread
 from app.models.loading import load
-from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState
+from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState, uncollected
 
 from .folders import TOML, source_of, write_model
 
@@ -134,6 +135,15 @@ def test_the_start_method_that_was_set_before_is_put_back():
         assert multiprocessing.get_start_method() == "spawn"
     finally:
         multiprocessing.set_start_method(None, force=True)
+
+
+def test_a_pause_of_the_collector_is_no_models_doing() -> None:
+    """A capture pauses it, while other models are built and batches fail: it would be enabled then, or never again."""
+    before = ProcessState()
+    with uncollected():
+        amid = ProcessState()
+        assert (before.put_back(always=True), gc.isenabled()) == ([], False)
+    assert (amid.put_back(always=True), gc.isenabled()) == ([], True)
 
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):

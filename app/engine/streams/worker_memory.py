@@ -6,17 +6,17 @@ so the copies of the index and of the results are not part of the graph.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
 from app.engine.streams.cuda import Computation, CudaRuntime
 from app.engine.streams.graphs import Shape
+from app.models.process_state import uncollected
 
 _RESERVED = 64 << 20  # bytes of pinned memory for results
 
@@ -135,8 +135,11 @@ class WorkerMemory:
         return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
 
     def capture(self, work: Computation, inputs: Sequence[torch.Tensor]) -> StageGraph:
-        """Capture a stage that reads `inputs`. Raises what `work` raises."""
-        with self.lock, _uncollected():
+        """Capture a stage that reads `inputs`. Raises what `work` raises.
+
+        The garbage collector might free graphs, or memory of the device, on the thread that captures.
+        """
+        with self.lock, uncollected():
             graph = StageGraph(*self._runtime.capture(self.stream, self._pool, work, self.kept), inputs)
         self.kept.append(graph)
         return graph
@@ -150,15 +153,3 @@ class WorkerMemory:
         while self.kept:
             with self.lock:
                 self.kept.pop()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """The collector might free graphs, or memory of the device, on the thread that captures."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
