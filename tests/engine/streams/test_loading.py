@@ -234,9 +234,9 @@ class Sums(nn.Module):
         return torch.where(ids == 7, 0, ids).sum(1)
 
 
-def of_length(model: nn.Module, options: DeviceOptions = GRAPHS) -> Bench:
+def of_length(model: nn.Module, options: DeviceOptions = GRAPHS, **batching: Any) -> Bench:
     """Batches of 3 rows have been tried at length 12."""
-    bench = Bench(options=options, model=make_model(model, [IDS], [SUM], max_batch=4, row_check="refuse"))
+    bench = Bench(options=options, model=make_model(model, [IDS], [SUM], max_batch=4, row_check="refuse", **batching))
     bench.try_batch(3, n=12)
     if isinstance(model, Sums):
         model.seen, model.shapes = model.shapes, []
@@ -262,6 +262,14 @@ def test_a_batch_is_padded_to_the_next_length_that_was_captured(lengths, fails, 
     slots = bench.arrive_rows([np.ones(length, np.int64) for length in lengths])
     assert bench.ran(slots).ran.outputs[0].tolist() == list(lengths)
     assert model.shapes == [(3, padded)]
+
+
+def test_a_batch_is_not_padded_beyond_its_bucket() -> None:
+    """Where that has no graph; the next one has."""
+    model = Sums(fails=10)
+    bench = of_length(model, length_buckets=(10, 20))
+    assert bench.ran(bench.arrive_rows([np.ones(3, np.int64)] * 3)).ran.outputs[0].tolist() == [3] * 3
+    assert model.shapes == [(3, 3)]
 
 
 def test_every_graph_runs_before_the_model_serves() -> None:
