@@ -267,12 +267,19 @@ class HostStream:
 
 
 class HostRuntime(_StandIn):
-    """The methods of streams.cuda.CudaRuntime, with threads. Use as a context manager, which ends them."""
+    """The methods of streams.cuda.CudaRuntime, with threads. Use as a context manager, which ends them.
+
+    A thread that has not called `attach` may use no stream, since on CUDA it would use another device's.
+    """
 
     name = "host"
 
     def __init__(self) -> None:
         self.streams: list[HostStream] = []
+        self._attached: set[int] = set()
+
+    def attach(self) -> None:
+        self._attached.add(threading.get_ident())
 
     def __enter__(self) -> HostRuntime:
         return self
@@ -296,6 +303,7 @@ class HostRuntime(_StandIn):
         if threading.current_thread() is stream.thread:  # in the middle of its work
             event.mark.fire()
         else:
+            assert threading.get_ident() in self._attached
             stream.work.put(event.mark.fire)
 
     def wait(self, stream: HostStream, event: HostEvent) -> None:
@@ -355,6 +363,7 @@ class InlineRuntime(HostRuntime):
         return object()
 
     def record(self, event: HostEvent, stream: Any) -> None:
+        assert threading.get_ident() in self._attached
         event.mark = HostMark()
         event.mark.fire()
 

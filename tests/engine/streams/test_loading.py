@@ -185,6 +185,15 @@ def test_a_model_is_placed_when_the_work_that_made_it_is_over() -> None:
     assert placed.scale == 2
 
 
+def test_streams_have_the_priority_of_their_worker() -> None:
+    """The kernels of a graph keep that of the stream that they were captured on."""
+    device = StreamDevice(FakeRuntime(), (WorkerSpec(4), WorkerSpec(4, priority=-1)))
+    executor = device.open(make_model(Linear(), max_batch=4), 8)
+    for worker, memory in zip(device.workers, executor.memories, strict=True):
+        streams = (worker.stream, worker.out, worker.ends, memory.stream)
+        assert {stream.priority for stream in streams} == {worker.spec.priority}
+
+
 def test_a_batch_that_no_worker_takes_is_refused() -> None:
     with pytest.raises(ConfigError, match="no worker takes a batch of 3 rows"):
         Bench(2, tried=(3,))
