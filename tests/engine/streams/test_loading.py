@@ -185,6 +185,29 @@ def test_a_model_is_placed_when_the_work_that_made_it_is_over() -> None:
     assert placed.scale == 2
 
 
+def test_a_trial_runs_on_its_rows_alone() -> None:
+    """What was in their memory before may be no index that a model takes, which would stop the GPU."""
+    seen: set[float] = set()
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.update(x[:, 0].tolist())
+        return x
+
+    for model in (Linear(look), make_model(stages=[lambda x: x.clone(), look], max_batch=4)):
+        Bench(options=GRAPHS, model=model, tried=(3,))
+    assert seen == {1.0}
+
+
+def test_a_model_for_which_no_stream_is_left_runs_without_graphs(caplog) -> None:
+    device = SteppedStreams(FakeRuntime(), (4,))
+    while device._streams.take_unused(0) is not None:
+        pass
+    executor = device.watched(make_model(Linear(), max_batch=4), 8)
+    try_batch(device, executor, 2, {})
+    assert not executor.memories[0].graphs
+    assert "no stream is left to capture on" in caplog.text
+
+
 def test_streams_have_the_priority_of_their_worker() -> None:
     """The kernels of a graph keep that of the stream that they were captured on."""
     device = StreamDevice(FakeRuntime(), (WorkerSpec(4), WorkerSpec(4, priority=-1)))
