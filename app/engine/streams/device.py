@@ -152,13 +152,12 @@ class StreamDevice:
 
     def free(self, executor: Executor) -> None:
         """Free an unloaded model, whose units have all ended. Rows of calls that have left may still be copied into its
-        memory, so it is freed only after these copies on the in-stream.
+        memory, so it is freed only after these copies on the in-stream. The copier has enqueued them before.
         """
         if isinstance(executor, StreamExecutor):
             self.copier.send(self._unload, executor)
 
     def _unload(self, executor: StreamExecutor) -> None:
-        executor.pool.copy_arrived()
         event = self.runtime.event()
         self.runtime.record(event, self.in_stream.stream)
         self.leaving.send(self._release, executor, event)

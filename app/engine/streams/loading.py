@@ -126,7 +126,6 @@ class Loader:
         info = executor.model.info
         largest = min(worker.spec.capacity, info.batching.max_batch)
         index = self._runtime.empty((executor.index_rows, largest), torch.int64)
-        self.perform(index.zero_)  # 0 is a valid slot
         stream = self._streams.take_unused(worker.spec.priority) if executor.graphs else None
         if executor.graphs and stream is None:
             log.warning("model %s: no stream is left to capture on: it runs without graphs", info.name)
@@ -167,7 +166,6 @@ class Loader:
                 self._capture_no_more(executor)
             for worker in workers:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
-        executor.pool.renew(slots)
         seconds: list[Ran] = []
         try:
             for worker in workers:

@@ -345,17 +345,30 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over(no_collecti
     del bench.executor, bench.pool
     bench.reports.clear()
     assert executor() is not None
+    for stream in bench.runtime.streams:
+        if stream is not bench.arrivals:
+            bench.run(stream)
+    bench.device.leaving.next()
+    assert not bench.arrivals.work, "freed while rows are copied into its memory"
     bench.settle()
     assert {graph() for graph in graphs} == {None}
     assert freed == [True] * len(graphs)
     assert executor() is None
 
 
-def test_streams_of_an_unloaded_model_are_used_again():
-    bench = Bench(4, 2, options=GRAPHS)
-    before = len(bench.runtime.streams)
-    for _ in range(3):
-        bench.device.free(bench.executor)
-        bench.settle()
-        bench.executor = bench.device.watched(make_model(Linear(), max_batch=4), 8)
-    assert len(bench.runtime.streams) == before
+def test_streams_of_an_unloaded_model_are_used_again_when_its_graphs_have_gone() -> None:
+    bench = Bench(4, 2, options=GRAPHS, tried=(2,))
+    streams = [memory.stream for memory in bench.executor.memories]
+    assert all(stream.graphs for stream in streams)
+    give_back = bench.device._streams.give_back
+    given: list[int] = []
+
+    def noted(priority: int, stream: Any) -> None:
+        given.append(len(stream.graphs))
+        give_back(priority, stream)
+
+    bench.device._streams.give_back = noted  # type: ignore[method-assign]
+    bench.device.free(bench.executor)
+    bench.settle()
+    assert given == [0, 0]
+    assert {*streams} <= {*iter(lambda: bench.device._streams.take_unused(0), None)}
