@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runtimes import TICK_NS
+from runtimes import TICK_NS, FakeEvent
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.engine.device import DeviceOptions
@@ -139,6 +139,35 @@ def test_no_pinned_memory_is_allocated_while_serving(trips: Trips, stage: int, s
     bench.settle()
     assert {report.outcome.error for report in bench.reports} == {None}
     assert bench.runtime.pinnings == allocated
+
+
+def test_a_copy_counts_as_over_when_a_unit_that_waited_for_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not while its completer waits: the row's slot might be written again."""
+    bench = Bench()
+    done: list[int] = []
+    synchronize = bench.runtime.synchronize
+
+    def noted(event: FakeEvent) -> None:
+        synchronize(event)
+        done.append(bench.device.in_stream.done)
+
+    monkeypatch.setattr(bench.runtime, "synchronize", noted)
+    bench.ran(bench.arrive(1.0))
+    assert (done, bench.device.in_stream.done) == ([0], 1)
+
+
+def test_rows_that_end_by_a_flag_leave_the_index_of_their_worker_alone() -> None:
+    """They are finished on a stream of their own, while the next unit reads it."""
+    bench = Bench(model=counts().model, tried=(1,))
+    bench.push(bench.arrive_rows(np.array([0])), stage=0)
+    bench.device.launch()
+    for stream in (bench.arrivals, bench.device.workers[0].stream, bench.device.workers[0].out):
+        bench.run(stream)
+    index = bench.executor.memories[0].index
+    before = index.clone()
+    bench.device.complete_next(0)
+    assert bench.reports[0].outcome.ended == (0,)
+    assert torch.equal(index, before)
 
 
 def test_a_unit_uses_the_index_and_the_graphs_of_its_worker() -> None:
