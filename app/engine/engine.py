@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from statistics import median
 from typing import Self
 
 from app.contract import Model, Served
 from app.engine.device import Device
 from app.engine.driver import Driver, OnUnitEnd
+from app.engine.executor import Executor
 from app.engine.memory import Memory
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.profiling.service import Profiling
-from app.engine.program import program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.observe.snapshot import Snapshot
 from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import policy_for
 from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import PolicySpec, Program, Stage
 
 log = logging.getLogger("starling.engine")
 
@@ -229,3 +233,36 @@ class Engine:
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("the %s has failed", task.get_name(), exc_info=task.exception())
+
+
+def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_alive: int) -> Program:
+    """The program, with a stage for each profile; a model that runs by its cell has one stage that repeats."""
+    info, steps = executor.model.info, executor.steps
+    batching = info.batching
+    stages = tuple(map(Stage, profiles))
+    if steps is not None:
+        stages = (Stage(profiles[0], repeats=True, most_steps=steps.most, own_steps=steps.own),)
+    return Program(
+        id=ident,
+        name=info.name,
+        stages=stages,
+        policy=PolicySpec(
+            policy_for(batching.policy, batching.objective),
+            max_delay_ns=int(batching.max_delay_ms * 1e6),
+            reorder=batching.reorder,
+            complete_wait=batching.complete_wait,
+        ),
+        max_batch=batching.max_batch,
+        max_queue=batching.max_queue,
+        length_buckets=batching.length_buckets,
+        max_alive=max_alive,
+        one_unit=executor.one_unit,
+    )
+
+
+def stage_profiles(profile: Profile) -> tuple[Profile, ...]:
+    """The profile of each stage; for a model that runs by its cell, of one step.
+
+    If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
+    """
+    return replace(profile, handover_ns=profile.handover_ns or 0).of_stages()
