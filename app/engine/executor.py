@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from app.contract import Array, Model, TensorSpec
-from app.engine.activations import Activations
-from app.engine.kept import Kept
+from app.engine.kept import Activations, Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
 from app.models.base import stacked
