@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.contract import ModelCall, ModelSource, awaited
-from app.engine.cpu.text_rows import TextRows
+from app.engine.cpu.decoding import TextRows
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest
 from app.models.decoders.parameters import Parameters
