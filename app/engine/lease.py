@@ -10,21 +10,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, repeat
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from app.contract import Answer, FinishedBatch, Model, ModelCall, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import RowPlaces, joined
-from app.engine.pool import Pool, Slots
+from app.engine.pool import Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Drop, Klass, Reason, Row
+from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 log = logging.getLogger("starling.engine")
+
+_ENDED = RowState.ENDED
 
 
 @dataclass(slots=True)
@@ -42,18 +45,50 @@ class Intake:
     refusing: str | None = None  # why all calls are refused, or None
 
 
-class Owner(Protocol):
-    """What a lease needs of its model, which is a ServedModel."""
+class Placed:
+    """A placed model with its slots.
 
-    model: Model
-    executor: Executor
-    pool: Pool
-    program: int
-    intake: Intake
-    reserved: list[int]
-    cuts_outputs: bool
+    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
+    slot is in use.
+    """
 
-    def free_rows(self, rows: Iterable[Row]) -> None: ...
+    def __init__(self, model: Model, executor: Executor, program: int, intake: Intake) -> None:
+        self.model, self.executor, self.program, self.intake = model, executor, program, intake
+        self.pool, self.activations = executor.pool, executor.activations
+        if self.activations is not None:
+            self.pool.on_freed = self.activations.release
+        #: Whether some output has a variable length, so that it must be cut to the call's own.
+        self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
+        self.reserved = [0, 0]
+        self.drained: asyncio.Future[None] | None = None
+
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """Give back the slots of those rows that have ended, which nothing reads any more."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.pool.give_back(slots)
+
+    async def drain(self) -> None:
+        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
+        if self.drained is None:
+            self.drained = asyncio.get_running_loop().create_future()
+            self.pool.on_unused = partial(_end, self.drained)
+        if self.pool.used and self.intake.refusing is None:
+            await asyncio.shield(self.drained)
+
+    def give_up(self) -> None:
+        """End the wait of `drain`."""
+        if self.drained is not None:
+            _end(self.drained)
+
+
+def _end(wait: asyncio.Future[None]) -> None:
+    if not wait.done():
+        wait.set_result(None)
 
 
 class Lease(Call):
@@ -64,7 +99,7 @@ class Lease(Call):
         "on_piece", "places", "slots", "submitted",
     )  # fmt: skip
 
-    def __init__(self, placed: Owner, asked: ModelCall, slots: Slots, arrived: int, deadline: int | None) -> None:
+    def __init__(self, placed: Placed, asked: ModelCall, slots: Slots, arrived: int, deadline: int | None) -> None:
         """`asked`: with its class and priority."""
         klass, lengths, own = asked.klass, asked.lengths, asked.own_lengths
         assert klass is not None

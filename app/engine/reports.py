@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from app.contract import CLASSES, ModelInfo
-from app.engine.executor import Executor
-from app.engine.lease import Intake, Lease
+from app.engine.lease import Lease, Placed
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import ActivationMemory, Gauges, Plan
@@ -15,7 +14,7 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import Klass
 
 
-class Reported:
+class Reported(Placed):
     """What a served model tells of itself.
 
     `info`: as clients see it. `stages`: those that run one by one; 0 for a model in one piece, 1 for a recurrent model
@@ -23,11 +22,8 @@ class Reported:
     """
 
     info: ModelInfo
-    program: int
     stats: ModelStats
-    executor: Executor
     profiled: ProfiledModel
-    intake: Intake
     state: ProgramState
     stages: int
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
@@ -18,35 +16,22 @@ from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
-from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, Unit
 from app.values.arrays import check_range
 
 log = logging.getLogger("starling.engine")
 
-_ENDED = RowState.ENDED
-
 
 class ServedModel(Reported):
-    """Implements contract.Served.
-
-    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
-    slot is in use.
-    """
+    """Implements contract.Served."""
 
     def __init__(self, model: Model, executor: Executor, program: int, profiled: ProfiledModel, intake: Intake) -> None:
+        super().__init__(model, executor, program, intake)
         info, batching = model.info, model.info.batching
         self.klass = CLASSES[batching.default_class]
         self._cell = executor.steps is not None
         self.stages = 1 if self._cell else len(executor.model.stages)
-        stats = ModelStats(info.name, info.version, self.stages, self.klass)
-        self.model, self.executor, self.program, self.stats, self.intake = model, executor, program, stats, intake
-        self.pool, self.activations = executor.pool, executor.activations
-        if self.activations is not None:
-            self.pool.on_freed = self.activations.release
-        #: Whether some output has a variable length, so that it must be cut to the call's own.
-        self.cuts_outputs = not all(spec.fixed for spec in info.outputs)
-        self.reserved = [0, 0]
-        self.drained: asyncio.Future[None] | None = None
+        self.stats = stats = ModelStats(info.name, info.version, self.stages, self.klass)
         #: What clients send and get; the engine uses `model.info`.
         self.info = info if model.front is None else model.front.client_info(info)
         self.profiled, self.state = profiled, intake.scheduler.states[program]
@@ -65,31 +50,6 @@ class ServedModel(Reported):
     def untried(self) -> Exception | None:
         """See contract.Served."""
         return None if self.stats.rows else self.profiled.unfit
-
-    # slots
-
-    def free_rows(self, rows: Iterable[Row]) -> None:
-        """Give back the slots of those rows that have ended, which nothing reads any more."""
-        slots: list[int] = []
-        for row in rows:
-            if row.state is _ENDED and row.slot >= 0:
-                slots.append(row.slot)
-                row.slot = -1
-        if slots:
-            self.pool.give_back(slots)
-
-    async def drain(self) -> None:
-        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
-        if self.drained is None:
-            self.drained = asyncio.get_running_loop().create_future()
-            self.pool.on_unused = partial(_end, self.drained)
-        if self.pool.used and self.intake.refusing is None:
-            await asyncio.shield(self.drained)
-
-    def give_up(self) -> None:
-        """End the wait of `drain`."""
-        if self.drained is not None:
-            _end(self.drained)
 
     # admission
 
@@ -236,11 +196,6 @@ class ServedModel(Reported):
             return False
         self._row_bytes = self.activations.row_bytes
         return True
-
-
-def _end(wait: asyncio.Future[None]) -> None:
-    if not wait.done():
-        wait.set_result(None)
 
 
 def _give(rows: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
