@@ -6,12 +6,12 @@ The routes are documented in `app/http/openapi/openapi.json`. Their state comes 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
 
 from app import __version__
 from app.errors import BadRequest, TooLarge
@@ -19,6 +19,7 @@ from app.http.answers import compress, wanted_encoding
 from app.http.auth import Auth
 from app.http.body import inflate, read_body
 from app.http.codecs.text_codec import flag
+from app.http.codecs.v2_decode import load_json
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
@@ -32,26 +33,12 @@ _EXTENSIONS = [
     "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
     "binary_tensor_data", "parameters", "statistics",
 ]  # fmt: skip
-
 #: Bytes. Control bodies hold a few parameters. Only a `file:` override is larger, and those are refused.
 MAX_CONTROL_BODY = 1 << 20
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 router = APIRouter()
 router.include_router(probes)
 router.include_router(models)
-
-
-class IndexRequest(BaseModel):
-    """`ready`: list only models that are ready."""
-
-    ready: bool = False
-
-
-class RepositoryRequest(BaseModel):
-    parameters: dict[str, Any] | None = None
 
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
@@ -71,9 +58,9 @@ async def server_metadata() -> JSONResponse:
 
 @router.post("/v2/repository/index")
 async def index(request: Request) -> JSONResponse:
-    wanted = await _parsed(request, IndexRequest)
+    ready = flag(await _body(request), "ready", "body.ready")  # only models that are ready
     index = catalog_of(request).index()
-    return JSONResponse([entry.as_dict() for entry in index if entry.serves or not wanted.ready])
+    return JSONResponse([entry.as_dict() for entry in index if entry.serves or not ready])
 
 
 async def _may_control(request: Request) -> None:
@@ -83,8 +70,7 @@ async def _may_control(request: Request) -> None:
 
 @router.post("/v2/repository/models/{model}/load", dependencies=[Depends(_may_control)])
 async def load(request: Request, model: str) -> JSONResponse:
-    wanted = await _parsed(request, RepositoryRequest)
-    for name in wanted.parameters or {}:
+    for name in await _parameters(request):
         if name == "config" or name.startswith("file:"):
             raise BadRequest(
                 f"parameters.{name}: overriding a model's configuration or files is not supported; "
@@ -98,25 +84,25 @@ async def load(request: Request, model: str) -> JSONResponse:
 
 @router.post("/v2/repository/models/{model}/unload", dependencies=[Depends(_may_control)])
 async def unload(request: Request, model: str) -> JSONResponse:
-    parameters = (await _parsed(request, RepositoryRequest)).parameters or {}
-    flag(parameters, "unload_dependents", "parameters.unload_dependents")  # either is accepted
+    flag(await _parameters(request), "unload_dependents", "parameters.unload_dependents")  # either is accepted
     await catalog_of(request).unload(model)
     log.info("model %s: unloaded, as a client asked", model, **fields(model=model))
     return JSONResponse({"name": model, "unload": True})
 
 
-async def _parsed(request: Request, model: type[_Model]) -> _Model:
-    """Parse the body as `model`, whatever its content type: Triton's clients send none. Empty means `{}`."""
-    body = await _read(request)
-    try:
-        return model.model_validate_json(body.strip() or b"{}", strict=True)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        field = ".".join(["body", *(str(step) for step in first["loc"])])
-        if first["type"] == "json_invalid":
-            raise BadRequest(f"{field}: {first['msg']}") from None
-        expected = first["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
-        raise BadRequest(f"{field}: expected {expected}, got {shown(first['input'])}") from None
+async def _body(request: Request) -> dict[str, Any]:
+    """The body, whatever its content type: Triton's clients send none. Empty means `{}`."""
+    value = await asyncio.to_thread(load_json, (await _read(request)).strip() or b"{}")
+    if not isinstance(value, dict):
+        raise BadRequest(f"body: expected an object, got {shown(value)}")
+    return value
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
+    given = (await _body(request)).get("parameters")
+    if not isinstance(given, dict | None):
+        raise BadRequest(f"body.parameters: expected an object, got {shown(given)}")
+    return given or {}
 
 
 async def _read(request: Request) -> bytes:
