@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -88,39 +88,32 @@ def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body"
         for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
             data = tensor.get("data") if isinstance(tensor, dict) else None
             if (found := _no_json(data)) is not None:
-                return f"{_place('inputs', index, tensor)}.data{found}; or the tensor as binary"
+                return f"{_place('inputs', index, tensor)}.data{': '.join(found)}; or the tensor as binary"
         found = _no_json(value)
     except RecursionError:
         return f"{field}: JSON is nested too deeply"
     except (ValueError, UnicodeDecodeError):
         return f"{field}: not valid JSON: {error}"
-    return f"{field}: not valid JSON: {error}" if found is None else f"{field}{found}, or the tensor as binary, with V2"
+    if found is None:
+        return f"{field}: not valid JSON: {error}"
+    return f"{field}{': '.join(found)}, or the tensor as binary, with V2"
 
 
-def _no_json(value: Any) -> str | None:
+def _no_json(value: Any, depth: int = 0) -> tuple[str, str] | None:
     """The path of a value that is not JSON, and what to send instead; None if there is none. RecursionError if it is
     nested deeper than orjson reads; before Python 3.13 the standard library raises that itself."""
-    path: list[Any] = []  # the key or index in each list and object around the one whose rest is last in `rests`
-    rests: list[Iterator[tuple[Any, Any]]] = [iter([("", value)])]
-    while rests:
-        for key, one in rests[-1]:
-            wrong = None
-            if isinstance(one, dict | list):
-                path.append(key)
-                rests.append(iter(one.items()) if isinstance(one, dict) else enumerate(one))
-                if len(path) > _DEEPEST:
-                    raise RecursionError
-                break
-            if isinstance(one, float) and not math.isfinite(one):
-                wrong = f"{json.dumps(one)} is not JSON; send a number"
-            elif isinstance(one, str) and not one.isascii() and _SURROGATE.search(one):
-                wrong = 'a lone surrogate is not JSON; send bytes as {"b64": ...}'
-            if wrong is not None:
-                steps = [f"[{each}]" if type(each) is int else f".{each[:_LONGEST_NAME]}" for each in [*path, key][1:]]
-                return f"{''.join(steps)[:_LONGEST_PATH]}: {wrong}"
-        else:
-            rests.pop()
-            del path[-1:]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "", f"{json.dumps(value)} is not JSON; send a number"
+    if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+        return "", 'a lone surrogate is not JSON; send bytes as {"b64": ...}'
+    if not isinstance(value, dict | list):
+        return None
+    if depth == _DEEPEST:
+        raise RecursionError
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        if (found := _no_json(one, depth + 1)) is not None:
+            step = f"[{key}]" if isinstance(value, list) else f".{str(key)[:_LONGEST_NAME]}"
+            return (step + found[0])[:_LONGEST_PATH], found[1]
     return None
 
 
