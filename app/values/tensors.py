@@ -104,8 +104,7 @@ def pack_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: s
     if spec.datatype == "BF16":
         raise BadRequest(f"{field}: BF16 travels as binary only")
     flat = _flatten(data, field)
-    if len(flat) != prod(shape):
-        raise _wrong_count(data, len(flat), shape, field)
+    _check_count(data, len(flat), shape, field)
     try:
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
@@ -138,7 +137,7 @@ def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str) -> Array
     wrong = next((value for value in data if type(value) is not str and not is_base64(value)), None)
     if wrong is not None or None in data:
         raise BadRequest(f"{field}: expected strings, got {_kind(wrong)}")
-    check_count(len(data), shape, field)
+    _check_count(data, len(data), shape, field)
     values = [value.encode() if type(value) is str else from_base64(value, field) for value in data]
     return np.array(values, object).reshape(shape)
 
@@ -160,19 +159,16 @@ def _parse_bools(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
     wrong = next((v for v in data if type(v) is not bool and not (type(v) is int and 0 <= v <= 1)), ...)
     if wrong is not ...:
         raise BadRequest(f"{field}: expected true and false, got {_kind(wrong)}")
-    check_count(len(data), shape, field)
+    _check_count(data, len(data), shape, field)
     return np.array(data, np.bool_).reshape(shape)
 
 
-def check_count(count: int, shape: tuple[int, ...], field: str) -> None:
+def _check_count(data: list[Any], count: int, shape: tuple[int, ...], field: str) -> None:
     if count != prod(shape):
-        raise _wrong_count([], count, shape, field)
-
-
-def _wrong_count(data: list[Any], count: int, shape: tuple[int, ...], field: str) -> BadRequest:
-    differ = len({len(row) for row in data if type(row) is list}) > 1
-    why = " in rows of different lengths: send each as a request of its own, or all to V1 or /predict" if differ else ""
-    return BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}{why}")
+        differ = len({len(row) for row in data if type(row) is list}) > 1
+        why = " in rows of different lengths: send each as a request of its own, or all to V1 or /predict"
+        got = f"{count}{why if differ else ''}"
+        raise BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {got}")
 
 
 def shown(value: object, most: int = 60) -> str:
