@@ -8,7 +8,6 @@ that equals the last one taken is not parsed again: for a small request the pars
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -42,7 +41,7 @@ class Carrier(Protocol):
         """
 
 
-class Exchange(ABC):
+class Exchange:
     """One request and its answer. It has the attributes that uvicorn's code uses of a RequestResponseCycle."""
 
     #: uvicorn sets it to wake its `receive`. Nothing waits on this one.
@@ -54,23 +53,18 @@ class Exchange(ABC):
     drops_body = False  # the answer is a refusal that waits for its turn
     closes = False  # the connection closes after the answer
 
-    @abstractmethod
     def begin(self) -> None:
         """The head has arrived, and the body if `body_complete`. Called once, when the connection is prepared."""
 
-    @abstractmethod
     def hold(self, size: int) -> None:
         """So many more bytes of the body have arrived, later than the head. May answer that they are too many."""
 
-    @abstractmethod
     def received(self, body: bytes) -> None:
         """The whole body has arrived, later than the head."""
 
-    @abstractmethod
     def on_body_timeout(self) -> None:
         """The body did not arrive in time: answer 408."""
 
-    @abstractmethod
     def on_disconnect(self) -> None:
         """The client disconnected before its answer."""
 
