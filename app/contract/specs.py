@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -104,6 +104,17 @@ class TensorSpec:
         # 1 rather than 0: it is a valid id, and a mask of ones leaves values to average.
         least = 1 if self.minimum is None else max(1, self.minimum)
         return least if self.maximum is None else min(least, self.maximum)
+
+    def fits(self, row: Sequence[int]) -> bool:
+        """Whether a row of this shape has the declared one, apart from variable axes."""
+        return len(row) == len(self.shape) and all(
+            axis or length == declared for axis, length, declared in zip(self.axes, row, self.shape, strict=True)
+        )
+
+    def row_shape(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of one row; variable axes have these lengths, or their bounds if none is given."""
+        axes = zip(self.axes, self.bounds, strict=True)
+        return tuple(lengths.get(axis, bound) if axis else bound for axis, bound in axes)
 
     def axes_shown(self) -> list[str]:
         """The shape for messages: lengths, and the names of variable axes ("any": it has none) with their largest

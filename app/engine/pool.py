@@ -133,10 +133,7 @@ class Pool:
                 stride = self.strides[index]
                 raw[slots[0] * stride : (slots[-1] + 1) * stride] = values  # ValueError for another number of bytes
                 return
-            row = (
-                lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)
-            )
-            values = np.frombuffer(values, spec.dtype).reshape(len(slots), *row)
+            values = np.frombuffer(values, spec.dtype).reshape(len(slots), *spec.row_shape(lengths))
         if self.slabs[index] is None:
             self._write_objects(slots, index, values)
             return

@@ -121,13 +121,6 @@ def returned(result: Any, specs: Sequence[TensorSpec], size: int, longest: Mappi
     return values
 
 
-def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of one row; named axes have these lengths, or their bounds if none is given."""
-    return tuple(
-        lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)
-    )
-
-
 def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec]) -> list[Any]:
     missing = [spec.name for spec in outputs if spec.name not in result]
     if missing:
@@ -145,7 +138,7 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
     shape = tuple(value.shape)
     if spec.fixed and shape == (size, *spec.shape):
         return
-    if shape[:1] != (size,) or not _fits(spec, shape[1:]):
+    if shape[:1] != (size,) or not spec.fits(shape[1:]):
         row = (longest.get(axis, -1) if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))
         other_rows = shape[:1] != (size,) and len(shape) == len(spec.shape) + 1
         by_row = f"; {PADDED}" if other_rows or getattr(value, "is_nested", False) else ""
@@ -156,13 +149,6 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
                 f"output {spec.name!r}: expected the length {longest[axis]} that the inputs have along axis {axis!r}, "
                 f"got {got}; pad an output of another length to a bound (docs/model-code.md, Several results a row)"
             )
-
-
-def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
-    """Whether an output's row has the declared shape, apart from variable axes."""
-    return len(row) == len(spec.shape) and all(
-        axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
-    )
 
 
 def copied(value: Any, spec: TensorSpec, rows: int) -> Array:

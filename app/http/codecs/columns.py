@@ -233,9 +233,9 @@ def _split(
     size = prod(spec.shape)
     bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
     flat = (flat or size == 1) and spec.fixed  # one number may always have an axis of length 1, or none
-    if not many and _fits(spec, dims):
+    if not many and spec.fits(dims):
         return None, dims
-    if dims and _fits(spec, dims[1:]):
+    if dims and spec.fits(dims[1:]):
         return dims[0], dims[1:]
     if flat and not many and dims in bare:
         return None, spec.shape
@@ -245,12 +245,6 @@ def _split(
     several = f"[{', '.join(['rows', *row])}]"
     expected = several if many else f"[{', '.join(row)}] for one row or {several} for several"
     raise BadRequest(f"{field}: expected shape {expected}, got {list(dims)}")
-
-
-def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
-    return len(row) == len(spec.shape) and all(
-        axis or length == expected for axis, length, expected in zip(spec.axes, row, spec.shape, strict=True)
-    )
 
 
 def input_names(inputs: Sequence[TensorSpec]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
-from app.models.base import row_shape, stacked, stored, to_bits
+from app.models.base import stacked, stored, to_bits
 from app.models.server_inputs import with_server_inputs
 
 ROWS = 4  # for the row check: enough to reorder, few enough to be cheap
@@ -54,7 +54,7 @@ def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None 
 
 
 def _plain(spec: TensorSpec, lengths: Mapping[str, int]) -> Array:
-    return np.full(row_shape(spec, lengths), stored(spec, spec.example), spec.dtype)
+    return np.full(spec.row_shape(lengths), stored(spec, spec.example), spec.dtype)
 
 
 def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
@@ -70,7 +70,7 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
     for of_row in lengths:
         for _ in range(_ATTEMPTS):
             arrays = (
-                _plain(spec, of_row) if ones else _draw(spec, row_shape(spec, of_row), random)
+                _plain(spec, of_row) if ones else _draw(spec, spec.row_shape(of_row), random)
                 for spec, ones in zip(inputs, plain, strict=True)
             )
             row = SampleRow(tuple(arrays), dict(of_row))
