@@ -22,7 +22,7 @@ from app import __version__
 from app.contract import ModelInfo, Served, TensorSpec
 from app.http import examples
 from app.http.paths import has_openai_form
-from app.http.routes.metadata import catalog_of
+from app.http.routes.control import catalog_of
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.http.static_files import ASK_AGAIN, KEEP, StaticContent, add_file, respond_static, static_content
 from app.values.tensors import v2_request
