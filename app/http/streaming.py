@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from app.contract import Answer, Lease, Served
 from app.http.body import Scope
-from app.http.codecs.events import Stream
+from app.http.codecs.base import Stream
 from app.http.connection.connection import Exchange
 from app.http.request import Request
 

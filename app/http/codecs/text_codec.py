@@ -16,8 +16,7 @@ import numpy as np
 from app.contract import Answer, Catalog, Front, Served, TextCut
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import Codec, DecodedCall, check_rows
-from app.http.codecs.events import GeneratedText, Stream
+from app.http.codecs.base import Codec, DecodedCall, GeneratedText, Stream, check_rows
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
 from app.values.text_fields import refuse_unknown
