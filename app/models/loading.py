@@ -199,7 +199,7 @@ def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
     if isinstance(call, Recurrent):
         first: Any = call.cell.start if call.starts else lambda x: x
         return partial(first, lengths=None) if call.wants_lengths else first
-    first = call.stages[0] if isinstance(call, Staged) else call
+    first = call.parts.calls[0] if isinstance(call, Staged) else call
     return first.forward if isinstance(first, nn.Module) else first
 
 
@@ -249,7 +249,7 @@ def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
     Raises ConfigError naming the file and the key.
     """
     call: Any = model.call
-    given = isinstance(call, Staged) and len(call.stages) > 1
+    given = isinstance(call, Staged) and len(call.parts) > 1
     asked = config.cuts is not None or config.stages is not None
     if not (asked or given):
         return model

@@ -42,15 +42,10 @@ class Staged(nn.Module):
             owner = stage if isinstance(stage, nn.Module) else getattr(stage, "__self__", None)
             if isinstance(owner, nn.Module):
                 self.add_module(str(number), owner)
-        self.stages = tuple(stages)
-        self.again = tuple(tuple(places) for places in again) or ((),) * len(stages)
-        self.context = context
-        if len(self.again) != len(self.stages) or (self.again[0] and context is None):
+        places = tuple(map(tuple, again)) or ((),) * len(stages)
+        if len(places) != len(stages) or (places[0] and context is None):
             raise TypeError("Staged: expected an entry of `again` for each stage, and none for the first")
-
-    @property
-    def parts(self) -> Stages:
-        return Stages(self.stages, self.again, self.context)
+        self.parts = Stages(tuple(stages), places, context)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """The result of the last stage. Keywords go to the first stage."""
