@@ -71,7 +71,10 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     auto_class = getattr(transformers, str(class_name), None)
     if auto_class is None or not hasattr(auto_class, "from_pretrained"):
         raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
-    return _module(from_pretrained(auto_class, weights_at(name, folder), options)[0])
+    model = from_pretrained(auto_class, weights_at(name, folder), options)[0]
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
+    return model
 
 
 def weights_at(name: str, folder: Path) -> str:
@@ -134,13 +137,13 @@ def cached_file(place: str, name: str, **options: Any) -> str | None:
     return found
 
 
-def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> Any:
     """`kwargs.weights` ("DEFAULT", "IMAGENET1K_V2", ...) fetches published weights, once; others go to the model."""
     models = optional("torchvision.models")
     options = dict(kwargs)
     wanted = options.pop("weights", None)
     if wanted is None:
-        return _module(models.get_model(name, weights=None, **options))
+        return models.get_model(name, weights=None, **options)
     published = models.get_model_weights(name)
     try:
         entry = published[wanted]
@@ -149,18 +152,12 @@ def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
             f"kwargs.weights: expected one of {[item.name for item in published]}, got {wanted!r}"
         ) from None
     options.setdefault("num_classes", len(entry.meta["categories"]))
-    model = _module(models.get_model(name, weights=None, **options))
+    model = models.get_model(name, weights=None, **options)
     # torchvision's own builder would unpickle without restriction
     model.load_state_dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
     return model
 
 
-def open_timm(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+def open_timm(name: str, kwargs: Mapping[str, Any]) -> Any:
     """`kwargs` go to `timm.create_model` (`pretrained = true` fetches published weights, once)."""
-    return _module(optional("timm").create_model(name, **kwargs))
-
-
-def _module(model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
-    return model
+    return optional("timm").create_model(name, **kwargs)
