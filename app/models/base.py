@@ -19,6 +19,7 @@ from torch import nn
 from app.contract import DATATYPES, Array, Model, TensorSpec
 from app.errors import ConfigError, presentable
 from app.user_code import place_of
+from app.values.arrays import joined_rows
 
 #: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -233,16 +234,11 @@ def stacked(rows: Sequence[Any], spec: TensorSpec) -> Any:
     if isinstance(rows[0], bytes):
         return np.array(rows, object)
     longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
-    shape = (len(rows), *longest)
-    if all(row.shape == longest for row in rows):
-        return as_tensor(spec, np.stack(rows, out=np.empty(shape, spec.dtype)))
     nbytes = len(rows) * prod(longest) * spec.dtype.itemsize
     if nbytes > max(_ROOM, _STRETCH * sum(row.nbytes for row in rows)):
         raise MemoryError(f"input {spec.name!r}: {len(rows)} rows padded to {list(longest)} would take {nbytes} bytes")
-    batch = np.full(shape, stored(spec, spec.pad_value), spec.dtype)
-    for position, row in enumerate(rows):
-        place: tuple[Any, ...] = (position, *map(slice, row.shape))
-        batch[place] = row
+    each = [row[None] for row in rows]
+    batch = joined_rows(each, stored(spec, spec.pad_value)) if len(each) > 1 else each[0].copy()
     return as_tensor(spec, batch)
 
 
