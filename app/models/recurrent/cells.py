@@ -17,18 +17,7 @@ from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, cast, normalise
 from app.models.compiled import Compiled
-from app.models.recurrent.recurrent import (
-    Recurrent,
-    State,
-    check_ended,
-    check_state,
-    check_x,
-    check_ys,
-    kind_of,
-    leads,
-    step_axis,
-    with_lengths,
-)
+from app.models.recurrent.recurrent import Recurrent, State, check_ys, kind_of, leads, step_axis
 
 
 class CellStart(NamedTuple):
@@ -65,7 +54,7 @@ class CellModel(nn.Module):
         super().__init__()
         self.cell: Any = declared.cell
         self.axis = step_axis(declared, info)
-        self.info = with_lengths(info, self.axis)
+        self.info = self.axis.with_lengths(info)
         self.dtype: torch.dtype | None = None
         self.declared = declared
         self._info = info
@@ -110,8 +99,8 @@ class CellModel(nn.Module):
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ConfigError(f"start: expected (x, state), got {kind_of(result)}")
             begun = CellStart(*result, lengths)
-        check_state("start", begun.state, self.declared.state, rows, None)
-        check_x(begun.x, inputs, self.axis, self.declared.max_steps)
+        self.declared.check_state("start", begun.state, rows, None)
+        self.axis.check_x(begun.x, inputs, self.declared.max_steps)
         return begun
 
     def limits(self, begun: CellStart) -> list[int]:
@@ -130,10 +119,10 @@ class CellModel(nn.Module):
             raise ConfigError(f"step: expected (y, state) or (y, state, ended), got {kind_of(result)}")
         y, after = result[:2]
         rows = len(state[0])
-        check_state("step", after, self.declared.state, rows, state)
+        self.declared.check_state("step", after, rows, state)
         ended = result[2] if len(result) == 3 else None
         if ended is not None:
-            check_ended(ended, rows, self.axis)
+            self.axis.check_ended(ended, rows)
         return CellStep(self._given_out(y, (rows,)), after, ended)
 
     def stride(self, x: torch.Tensor | None, state: State) -> CellStep:
@@ -145,7 +134,7 @@ class CellModel(nn.Module):
             stepped = self.step(None if x is None else x[0], state)
             return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
         y, after = self._stride(x, state)
-        check_state("stride", after, self.declared.state, x.shape[1], state)
+        self.declared.check_state("stride", after, x.shape[1], state)
         return CellStep(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     # a whole batch

@@ -1,7 +1,7 @@
 """`Recurrent`, by which a model.py declares a recurrent model: its cell, the shapes of its state, a bound of its steps.
 
 `cells.py` runs it. Here is also what is checked of it: whether model.toml's tensors fit a cell, and whether a cell
-returns what it declares. Each `check_...` raises ConfigError for one that returns something else.
+returns what it declares. Each `check_...` raises ConfigError where not.
 """
 
 from __future__ import annotations
@@ -60,6 +60,19 @@ class Recurrent:
         #: Whether `start` has a keyword `lengths`.
         self.wants_lengths = "lengths" in parameters and parameters["lengths"].kind is inspect.Parameter.KEYWORD_ONLY
 
+    def check_state(self, where: str, state: Any, rows: int, before: State | None) -> None:
+        """Check that the state has the declared shapes, and after a step the same dtypes as before."""
+        if not isinstance(state, tuple) or len(state) != len(self.state):
+            raise ConfigError(f"{where}: state: expected a tuple of {len(self.state)}, got {kind_of(state)}")
+        for place, (value, shape) in enumerate(zip(state, self.state, strict=True)):
+            dtype = None if before is None else before[place].dtype
+            fits = isinstance(value, torch.Tensor) and value.shape == (rows, *shape)
+            if not fits or (dtype is not None and value.dtype != dtype):
+                kind = f"{dtype} " if dtype else ""
+                raise ConfigError(
+                    f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
+                )
+
 
 def _shapes(state: Any) -> Shapes:
     """The shapes as tuples. Raises ConfigError unless they are at least one, of lengths of at least 1."""
@@ -92,6 +105,50 @@ class StepAxis:
     shortens: bool
     own: tuple[bool, ...]
     follower: str | None
+
+    def with_lengths(self, info: ModelInfo) -> ModelInfo:
+        """The ModelInfo of the actual call: the server adds each row's length as the last input.
+
+        An output's own axis is bounded by the largest number of steps; along it each row is as long as it ran.
+        """
+        made: tuple[TensorSpec, ...] = ()
+        if self.name:
+            # a name with spaces, which no declared input has
+            made = (TensorSpec(f"lengths of {self.name}", "INT64", (), (), (), lengths_of=self.name),)
+        bound = self.most or UNBOUNDED
+        outputs = tuple(
+            replace(spec, bounds=(bound, *spec.bounds[1:])) if own else spec
+            for spec, own in zip(info.outputs, self.own, strict=True)
+        )
+        own_axes = dict.fromkeys(spec.axes[0] for spec, own in zip(info.outputs, self.own, strict=True) if own)
+        return replace(info, inputs=(*info.inputs, *made), outputs=outputs, own_axes=tuple(own_axes))
+
+    def check_x(self, x: Any, inputs: Sequence[Any], max_steps: int | None) -> None:
+        """Check that the `x` of `start` is as long as the inputs."""
+        if x is None:
+            if max_steps is None:
+                raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
+            return
+        rows: Any = [len(inputs[0]), "length"]
+        if self.name:
+            rows[1] = inputs[self.place].shape[self.dim]
+        fits = isinstance(x, torch.Tensor) and x.ndim >= 2 and len(x) == rows[0]
+        if not fits or (self.name and x.shape[1] != rows[1]):
+            raise ConfigError(f"start: expected x of shape [{rows[0]}, {rows[1]}, ...] or None, got {_described(x)}")
+        if self.shortens:
+            self._refuse_to_follow("max_steps ends rows before their length")
+
+    def check_ended(self, ended: Any, rows: int) -> None:
+        if not isinstance(ended, torch.Tensor) or ended.shape != (rows,) or ended.dtype != torch.bool:
+            raise ConfigError(f"step: ended: expected torch.bool {[rows]}, got {_described(ended)}")
+        self._refuse_to_follow("the cell ends rows by itself")
+
+    def _refuse_to_follow(self, why: str) -> None:
+        if self.follower is not None:
+            raise ConfigError(
+                f"output {self.follower!r}: expected an axis with a name of its own, because {why}, "
+                f"got {self.name!r}, an axis of the inputs"
+            )
 
 
 def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
@@ -128,24 +185,6 @@ def leads(spec: TensorSpec) -> bool:
     return spec.axes[:1] not in ((), ("",))
 
 
-def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
-    """The ModelInfo of the actual call: the server adds each row's length as the last input.
-
-    An output's own axis is bounded by the largest number of steps; along it each row is as long as it ran.
-    """
-    made: tuple[TensorSpec, ...] = ()
-    if axis.name:
-        # a name with spaces, which no declared input has
-        made = (TensorSpec(f"lengths of {axis.name}", "INT64", (), (), (), lengths_of=axis.name),)
-    bound = axis.most or UNBOUNDED
-    outputs = tuple(
-        replace(spec, bounds=(bound, *spec.bounds[1:])) if own else spec
-        for spec, own in zip(info.outputs, axis.own, strict=True)
-    )
-    own_axes = dict.fromkeys(spec.axes[0] for spec, own in zip(info.outputs, axis.own, strict=True) if own)
-    return replace(info, inputs=(*info.inputs, *made), outputs=outputs, own_axes=tuple(own_axes))
-
-
 def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int | None]:
     """The axis of the steps, its input and dimension, and its bound: the first axis of the first input. A cell with
     `start` may transform its inputs, so there it is the first variable axis.
@@ -168,36 +207,6 @@ def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
 # what a cell returns
 
 
-def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State | None) -> None:
-    """Check that the state has the declared shapes, and after a step the same dtypes as before."""
-    if not isinstance(state, tuple) or len(state) != len(shapes):
-        raise ConfigError(f"{where}: state: expected a tuple of {len(shapes)}, got {kind_of(state)}")
-    for place, (value, shape) in enumerate(zip(state, shapes, strict=True)):
-        dtype = None if before is None else before[place].dtype
-        fits = isinstance(value, torch.Tensor) and value.shape == (rows, *shape)
-        if not fits or (dtype is not None and value.dtype != dtype):
-            kind = f"{dtype} " if dtype else ""
-            raise ConfigError(
-                f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
-            )
-
-
-def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None) -> None:
-    """Check that the `x` of `start` is as long as the inputs."""
-    if x is None:
-        if max_steps is None:
-            raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
-        return
-    rows: Any = [len(inputs[0]), "length"]
-    if axis.name:
-        rows[1] = inputs[axis.place].shape[axis.dim]
-    fits = isinstance(x, torch.Tensor) and x.ndim >= 2 and len(x) == rows[0]
-    if not fits or (axis.name and x.shape[1] != rows[1]):
-        raise ConfigError(f"start: expected x of shape [{rows[0]}, {rows[1]}, ...] or None, got {_described(x)}")
-    if axis.shortens:
-        _refuse_to_follow(axis, "max_steps ends rows before their length")
-
-
 def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
     """Check that each y of a step is of all rows, or of several steps [steps, rows]."""
     for value in ys:
@@ -205,20 +214,6 @@ def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
             raise ConfigError(f"step: y: expected a tensor or a tuple of tensors, got {kind_of(value)}")
         if value.shape[: len(shape)] != shape:
             raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
-
-
-def check_ended(ended: Any, rows: int, axis: StepAxis) -> None:
-    if not isinstance(ended, torch.Tensor) or ended.shape != (rows,) or ended.dtype != torch.bool:
-        raise ConfigError(f"step: ended: expected torch.bool {[rows]}, got {_described(ended)}")
-    _refuse_to_follow(axis, "the cell ends rows by itself")
-
-
-def _refuse_to_follow(axis: StepAxis, why: str) -> None:
-    if axis.follower is not None:
-        raise ConfigError(
-            f"output {axis.follower!r}: expected an axis with a name of its own, because {why}, "
-            f"got {axis.name!r}, an axis of the inputs"
-        )
 
 
 def _described(value: Any) -> str:
