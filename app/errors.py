@@ -57,11 +57,13 @@ class StarlingError(Exception):
     """Base of all errors that reach a caller. Raise a leaf, never this.
 
     `cause`: the exception of a model's own code that led to this error, if any; it is logged when the request is
-    answered. `param`: the wrong field of the request, for routes whose error bodies name it.
+    answered. `param`: the wrong field of the request, for routes whose error bodies name it. `closes`: a call that it
+    answers closes its connection: the rest of a body that came too late, a server that may be going.
     """
 
     status = 500
     code = "internal"
+    closes = False
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class MethodNotAllowed(StarlingError):
 
 
 class BodyTimeout(StarlingError):
-    status, code = 408, "body_timeout"
+    status, code, closes = 408, "body_timeout", True
 
 
 class LengthRequired(StarlingError):
@@ -151,7 +153,7 @@ class QueueFull(StarlingError):
 
 
 class TooManyConnections(StarlingError):
-    status, code = 429, "too_many_connections"
+    status, code, closes = 429, "too_many_connections", True
 
 
 class DeadlineUnreachable(StarlingError):
@@ -171,7 +173,7 @@ class OutputNotJson(StarlingError):
 
 
 class NotReady(StarlingError):
-    status, code = 503, "not_ready"
+    status, code, closes = 503, "not_ready", True
 
 
 class DeadlineExceeded(StarlingError):

@@ -12,17 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from app.contract import Answer, Array, Front, Klass, Lease, Served, Translated, wait
-from app.errors import (
-    BadText,
-    BodyTimeout,
-    ClientGone,
-    MethodNotAllowed,
-    NotFound,
-    NotReady,
-    StarlingError,
-    TooLarge,
-    TooManyConnections,
-)
+from app.errors import BadText, MethodNotAllowed, NotFound, NotReady, StarlingError, TooLarge, TooManyConnections
 from app.http.answers import BINARY, COMPRESS_FROM, COMPRESSED, HEAD, JSON, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.http.body import inflate
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, check_rows, encode, slow_to_encode
@@ -37,8 +27,6 @@ from app.http.streaming import pieces, stream_head
 log = logging.getLogger("starling.http")
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per request
-#: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
-_CLOSING = frozenset({BodyTimeout.status, NotReady.status})
 
 
 async def infer(request: Request) -> Response:
@@ -299,11 +287,11 @@ async def refused(request: Request, error: BaseException) -> Response:
     # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its
     # end and dropped: a client that still sends would otherwise see a reset connection instead of the answer.
     endless = status == TooLarge.status and b"content-length" not in request.headers
-    closes = endless or status in _CLOSING or isinstance(error, TooManyConnections)
+    closes = endless or (isinstance(error, StarlingError) and error.closes)
     head += b"x-request-id: %s\r\n" % request.request_id
     if status == MethodNotAllowed.status:
         head += b"allow: POST\r\n"
-    if (status < ClientGone.status or status == NotReady.status) and resources.refusals.needed():
+    if (status < 499 or status == NotReady.status) and resources.refusals.needed():  # 499: the client has gone
         request.drops_body = True
         await wait(resources.refusals)
     request.outcome = error
