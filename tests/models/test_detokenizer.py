@@ -42,8 +42,8 @@ def llamas():
 def written(tokenizer, ids, **asked):
     """The whole text of these tokens, its pieces when streamed, and why it ended."""
     parameters, defaults = Parameters.read(asked), Defaults(frozenset({EOS}), False, {})
-    detokenizers = (Detokenizer(tokenizer, tokenizer.backend_tokenizer) for _ in range(2))
-    whole, streamed = (Text(one, parameters, defaults, [5], len(ids), 1) for one in detokenizers)
+    of = SimpleNamespace(detokenizer=Detokenizer(tokenizer, tokenizer.backend_tokenizer), defaults=defaults)
+    whole, streamed = (Text(of, parameters, [5], len(ids), 1) for _ in range(2))
     pieces = []
     for token in ids:
         if not whole.reason:

@@ -25,27 +25,19 @@ STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its 
 class Text:
     """A text that is being generated. `reason`: why it ended, "" before it has."""
 
-    def __init__(
-        self,
-        detokenizer: Detokenizer,
-        parameters: Parameters,
-        defaults: Defaults,
-        start: Sequence[int],
-        most: int,
-        prompt: int,
-    ) -> None:
+    def __init__(self, of: TextDecoder, parameters: Parameters, start: Sequence[int], most: int, prompt: int) -> None:
         """`start`: the decoder's first tokens; `most`: how many it may add; `prompt`: how many tokens were read."""
         self.ids = list(start)  # all tokens that its decoder has read and written
         self.most = most
         self.prompt = prompt
         self.reason = ""
-        self.chooser = TokenChooser(parameters, defaults, len(start), most)
+        self.chooser = TokenChooser(parameters, of.defaults, len(start), most)
         self.text = ""  # of the tokens that have been read
-        self._detokenizer = detokenizer
-        self._cleaner = SpaceCleaner() if detokenizer.cleans else None
+        self._detokenizer = of.detokenizer
+        self._cleaner = SpaceCleaner() if of.detokenizer.cleans else None
         self._parameters = parameters
         self._start = len(start)
-        self._ends = frozenset() if parameters.ignore_eos else defaults.ends
+        self._ends = frozenset() if parameters.ignore_eos else of.defaults.ends
         self._read = self._shown = 0  # tokens whose text is in `text`, and those before its last piece
         self._sent = 0  # characters of `text`
         self._longest_stop = max(map(len, parameters.stop), default=0)
@@ -125,7 +117,7 @@ class TextDecoder(nn.Module):
         self.decoder = decoder
         self.bounds = bounds
         self.defaults = Defaults.of(decoder.model.generation_config)
-        self._detokenizer = detokenizer
+        self.detokenizer = detokenizer
 
     def start(self, ids: Sequence[int], given: Mapping[str, Any]) -> Text:
         """A new text, before its prompt is read. It gets as many tokens as were asked for, or as there is room for."""
@@ -134,7 +126,7 @@ class TextDecoder(nn.Module):
         room = self.bounds.room(0 if encodes else len(ids))
         most = min(parameters.max_new_tokens or self.bounds.usual, room)
         first = [self.decoder.start] if encodes else ids
-        return Text(self._detokenizer, parameters, self.defaults, first, most, len(ids))
+        return Text(self, parameters, first, most, len(ids))
 
     def extend(self, texts: Sequence[Text], logits: torch.Tensor) -> None:
         """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
