@@ -69,6 +69,10 @@ class Reader(ABC):
         """A made-up row that `read` accepts; None if there is none."""
         return None
 
+    def samples(self) -> tuple[SampleRow, ...]:
+        """Rows of the model itself to try it with; none: they are made up."""
+        return ()
+
 
 class Answers:
     """Postprocessing: from the outputs of a model to those of clients. This one returns them unchanged.

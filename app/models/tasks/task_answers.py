@@ -1,6 +1,6 @@
 """Postprocessing: makes the outputs that clients get (labels, tokens with offsets, vectors) from a model's own.
 
-`task_model` puts a module behind a reader, which is preprocessing, and such answers.
+`task_model` puts a module behind a front: a reader, which is preprocessing, and such answers.
 """
 
 from __future__ import annotations
@@ -12,35 +12,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from app.contract import Answers, Array, Checks, Front, Model, ModelInfo, Reader, SampleRow, TensorSpec
+from app.contract import Answers, Array, Checks, Front, Model, ModelInfo, TensorSpec
 from app.models.tasks import task_specs
 
 Outputs = tuple[list[Array], list[int] | None]
 
 
-def task_model(
-    info: ModelInfo,
-    module: nn.Module,
-    reader: Reader,
-    answers: Answers,
-    outputs: tuple[TensorSpec, ...],
-    samples: tuple[SampleRow, ...] = (),
-    *,
-    read_parameters: Callable[[Mapping[str, Any]], object] | None = None,
-    **fronts: Front | None,
-) -> Model:
-    """`outputs`: the module's own. `samples`: rows to try it with. `read_parameters`: of a model that writes. `fronts`:
-    the further ones of its Front. Its example is made up, unless [warmup] gives real rows.
-    """
-    return Model(
-        info=replace(info, inputs=reader.inputs, outputs=outputs),
-        call=module.eval(),
-        present=answers.present,
-        read_parameters=read_parameters,
-        writes=read_parameters is not None,
-        checks=Checks(samples),
-        front=Front(reader, answers, reader.example(), **fronts),
-    )
+def task_model(info: ModelInfo, module: nn.Module, front: Front, outputs: tuple[TensorSpec, ...]) -> Model:
+    """`outputs`: the module's own. The front's example is made up, unless [warmup] gives real rows."""
+    front.example = front.reader.example()
+    info = replace(info, inputs=front.reader.inputs, outputs=outputs)
+    checks = Checks(front.reader.samples())
+    return Model(info, module.eval(), present=front.answers.present, checks=checks, front=front)
 
 
 def padded(rows: Sequence[Any], fill: Any, dtype: Any = object) -> Array:

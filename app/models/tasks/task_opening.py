@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from app.contract import Model, ModelInfo
+from app.contract import Front, Model, ModelInfo
 from app.errors import ConfigError, not_installed
 from app.models.base import one_line
 from app.models.description.config import ModelTable
@@ -112,7 +112,7 @@ def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInf
         wrong = shorten(one_line(error), 300)  # transformers may list all that it knows
         wanted = f"an image processor (preprocessor_config.json) beside the weights in {place}"
         raise ConfigError(f"expected {wanted}: {wrong}") from None
-    reader = ImageReader(processor)
     labels = labels_of(model.config)
     module = Head(model, ["pixel_values"], partial(scores, score_function(model.config)))
-    return task_model(info, module, reader, Labels(labels, options.top or TOP), (vector("scores", len(labels)),))
+    front = Front(ImageReader(processor), Labels(labels, options.top or TOP))
+    return task_model(info, module, front, (vector("scores", len(labels)),))

@@ -59,10 +59,12 @@ class TextModel:
         how = ReadingRules(most, _padding_id(model, tokenizer), options.truncate, **reading)
         return kind(tokenizer, vocabulary, how, sent)
 
-    def opened(self, reader: TextReader, made: Made, answers: Answers, *outputs: TensorSpec, **asked: Any) -> Model:
-        """The model behind a reader. `made`, `outputs`: of its Head. `asked`: see `task_model`."""
+    def opened(
+        self, reader: TextReader, made: Made, answers: Answers, *outputs: TensorSpec, embedder: Front | None = None
+    ) -> Model:
+        """The model behind a reader. `made`, `outputs`: of its Head. `embedder`: see Front."""
         module = Head(self.model, reader.names, made)
-        return task_model(self.info, module, reader, answers, outputs, reader.samples(), **asked)
+        return task_model(self.info, module, Front(reader, answers, embedder=embedder), outputs)
 
 
 def _text_classification(text: TextModel) -> Model:

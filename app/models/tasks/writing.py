@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Answers, Array, Front, Model, ModelInfo, TextCut, Translated
+from app.contract import Answers, Array, Checks, Front, Model, ModelInfo, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
@@ -91,22 +91,13 @@ def open_writing(
 
     texts, answers = reader(), WrittenTexts(task_specs.WRITTEN)
     module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
-    samples = tuple(replace(row, parameters=_TRIED) for row in texts.samples())
     chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
-    made = task_model(
-        info,
-        module,
-        texts,
-        answers,
-        task_specs.WRITTEN,
-        samples,
-        chat=chat,
-        ids=Front(reader(kind=IdsReader), answers),
-        read_parameters=Parameters.read,
-    )
+    front = Front(texts, answers, chat=chat, ids=Front(reader(kind=IdsReader), answers))
+    made = task_model(info, module, front, task_specs.WRITTEN)
+    checks = Checks(tuple(replace(row, parameters=_TRIED) for row in made.checks.samples))
     beams = model.generation_config.num_beams or 1
     note = f"generation_config.json: num_beams is {beams}, but texts are written by one beam" if beams > 1 else ""
-    return replace(made, note=note)
+    return replace(made, checks=checks, read_parameters=Parameters.read, writes=True, note=note)
 
 
 def bounds_of(model: Any, options: TaskTable, positions: int | None, most_read: int) -> Bounds:
