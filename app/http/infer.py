@@ -279,7 +279,7 @@ async def refused(request: Request, error: BaseException) -> Response:
     resources = request.resources
     resources.bodies.held -= request.held
     request.held, request.body = 0, None
-    resources.count_failure(error, request.served, request.klass, request.request_id, request.arrived, request.url)
+    request.count_failure(error)
     # Whoever brought the error has a frame that holds it, and its traceback has the frames that hold the body. A cycle
     # would keep both until a garbage collection.
     error.__traceback__ = error.__context__ = None

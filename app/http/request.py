@@ -7,18 +7,22 @@ connection brings the body, the engine's driver the answer, and each of them run
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
-from app.errors import BodyTimeout, ClientGone, QueueFull
+from app.errors import INTERNAL, BodyTimeout, ClientGone, ModelFailed, QueueFull, as_starling_error
 from app.http.body import HeldBodies, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import QueryOptions, Route, find_route
 from app.http.paths import strip_prefix
 from app.http.resources import Resources
+from app.observe.logs import fields
+
+log = logging.getLogger("starling.http")
 
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
 
@@ -160,6 +164,25 @@ class Request(Exchange):
         held, self.held = _HeldBytes(self.resources.bodies, self.held), 0
         pending.abandon(held)
         self.set_exception(ClientGone("the client went away before its answer"))
+
+    def count_failure(self, exc: BaseException) -> None:
+        """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
+        error, served, told = as_starling_error(exc), self.served, self.request_id.decode()
+        if error is INTERNAL:
+            path = self.url.decode("latin-1")
+            log.error("request %s: unexpected error on %s", told, path, exc_info=exc, **fields(request_id=told))
+        self.resources.errors.add("" if served is None else served.info.name, error.code, error.message)
+        if served is None:
+            self.resources.rejected[error.code] += 1
+        else:
+            served.finish(error.code, time.monotonic_ns() - self.arrived, self.klass)
+            cause = error.cause
+            if cause is None and isinstance(error, ModelFailed):
+                cause = error  # the model raised nothing, but returned something wrong
+            if cause is not None:
+                self.resources.causes.log(cause, f"{served.info.name} version {served.info.version}", told)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: %s", told, self.url.decode("latin-1"), exc)
 
 
 class FastPath:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.contract import Klass, Pending, Served
-from app.errors import INTERNAL, ModelFailed, as_starling_error
+from app.contract import Pending
 from app.http.auth import Auth
 from app.http.body import HeldBodies, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
 from app.http.threads import HelperThreads
-from app.observe.logs import CauseLog, LastErrors, fields
+from app.observe.logs import CauseLog, LastErrors
 
 if TYPE_CHECKING:
     from app.observe.tracing.spans import Tracer
-
-log = logging.getLogger("starling.http")
 
 
 @dataclass(eq=False)
@@ -56,27 +52,6 @@ class Resources:
         self.parser = HelperThreads(1)
         self.shares = Shares()
         self.refusals = RefusalQueue(self.connections)
-        self._causes = CauseLog(log)
+        self.causes = CauseLog(logging.getLogger("starling.http"))
         # Ids of requests that came without one: `id_format % next(ids)`.
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
-
-    def count_failure(
-        self, exc: BaseException, served: Served | None, klass: Klass, request_id: bytes, arrived: int, url: bytes
-    ) -> None:
-        """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
-        error = as_starling_error(exc)
-        if error is INTERNAL:
-            told, path = request_id.decode(), url.decode("latin-1")
-            log.error("request %s: unexpected error on %s", told, path, exc_info=exc, **fields(request_id=told))
-        self.errors.add("" if served is None else served.info.name, error.code, error.message)
-        if served is None:
-            self.rejected[error.code] += 1
-        else:
-            served.finish(error.code, time.monotonic_ns() - arrived, klass)
-            cause = error.cause
-            if cause is None and isinstance(error, ModelFailed):
-                cause = error  # the model raised nothing, but returned something wrong
-            if cause is not None:
-                self._causes.log(cause, f"{served.info.name} version {served.info.version}", request_id.decode())
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s: %s", request_id.decode(), url.decode("latin-1"), exc)

@@ -21,6 +21,7 @@ from app.errors import BadRequest, ModelFailed, NotReady
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import parse_query
 from app.http.layers import write_line
+from app.http.request import Request
 from app.observe.logs import ACCESS
 from app.observe.tracing.spans import Tracer
 
@@ -161,7 +162,7 @@ async def test_an_error_holds_no_frames_once_it_is_told(
 ) -> None:
     """From Python 3.12 on they would keep the body until a garbage collection, up to which many large ones may come."""
     errors: list[Exception] = []
-    monkeypatch.setattr(call.resources, "count_failure", lambda *told: errors.append(told[0]))
+    monkeypatch.setattr(Request, "count_failure", lambda request, error: errors.append(error))
     assert (await call(INFER, sent, headers={b"content-encoding": encoding})).status == 400
     assert [(error.__traceback__, error.__context__) for error in errors] == [(None, None)]
 
