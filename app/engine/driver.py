@@ -17,11 +17,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
-from app.engine.device import Completion, Device
+from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.engine.lease import Intake, Lease
 from app.engine.memory import Memory
-from app.engine.profiling.measuring import Measuring
+from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
 from app.scheduler.scheduler import Scheduler
@@ -48,26 +48,23 @@ class Driver:
 
     def __init__(
         self,
-        device: Device,
+        profiling: Profiling,
         scheduler: Scheduler,
-        clock: Callable[[], int],
-        *,
-        measuring: Measuring,
         memory: Memory,
         on_lost: Callable[[str], None] | None,
         look: Callable[[], None],
     ) -> None:
-        self.device = device
+        self.device = device = profiling.device
         self.scheduler = scheduler
-        self.clock = clock
+        self.clock = clock = profiling.measuring.clock
         self.intake = Intake(scheduler, device, clock, self.step_soon)
         self.models: dict[int, ServedModel] = {}
         self.lost: str | None = None
         self.faults = 0  # ticks at which something was left of calls that had gone
         self._left: dict[str, int] = {}  # at the last tick
         self.on_unit_end: OnUnitEnd | None = None
-        self._measuring = measuring
-        measuring.idle_since = self._idle_since
+        self._measuring = profiling.measuring
+        self._measuring.idle_since = self._idle_since
         self._memory = memory
         self._on_lost = on_lost
         self._look = look

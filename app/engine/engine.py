@@ -65,10 +65,7 @@ class Engine:
         self.scheduler = scheduler
         self.clock = profiling.measuring.clock
         self._memory = memory or Memory()
-        self.driver = Driver(
-            self.device, scheduler, self.clock,
-            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, look=look,
-        )  # fmt: skip
+        self.driver = Driver(profiling, scheduler, self._memory, on_lost, look)
         self._models = self.driver.models
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._on_tick = on_tick
