@@ -226,7 +226,7 @@ def _encode_binary(answer: Answer, info: ModelInfo) -> tuple[bytes, int]:
     """The answer with one output as bytes and no other options."""
     spec = info.outputs[0]
     values = answer.outputs[0]
-    head = _binary_head(info.name, info.version, spec.name, spec.datatype, values.shape, values.nbytes)
+    head = _head(info.name, info.version, spec.name, spec.datatype, values.shape, values.nbytes)
     return head + _raw(values), len(head)
 
 
@@ -237,17 +237,13 @@ def _raw(values: Array) -> bytes | memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-@lru_cache(maxsize=1024)
-def _head(model: str, version: str, output: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """The text of an answer with one output, up to its first number."""
-    tensor = {"name": output, "shape": shape, "datatype": datatype}
+@lru_cache(maxsize=2048)
+def _head(
+    model: str, version: str, output: str, datatype: str, shape: tuple[int, ...], size: int | None = None
+) -> bytes:
+    """The JSON of an answer with one output, whose `size` bytes follow it. None: its text up to its first number."""
+    tensor: dict[str, Any] = {"name": output, "shape": shape, "datatype": datatype}
+    if size is not None:
+        tensor["parameters"] = {"binary_data_size": size}
     text = orjson.dumps({"model_name": model, "model_version": version, "outputs": [tensor]})
-    return text.removesuffix(b"}]}") + b',"data":['
-
-
-@lru_cache(maxsize=1024)
-def _binary_head(model: str, version: str, output: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
-    """The JSON of an answer with one output, whose `size` bytes follow it."""
-    parameters = {"binary_data_size": size}
-    tensor = {"name": output, "shape": shape, "datatype": datatype, "parameters": parameters}
-    return orjson.dumps({"model_name": model, "model_version": version, "outputs": [tensor]})
+    return text if size is not None else text.removesuffix(b"}]}") + b',"data":['
