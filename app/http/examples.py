@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
+from app.contract import Array, ModelInfo, Served, TensorSpec, axis_bounds
 from app.errors import OutputNotJson
 from app.values.tensors import row_values, v2_request, v2_tensor
 
@@ -62,13 +62,9 @@ def form_body(served: Served) -> dict[str, Any]:
     values, row, specs = example_values(served), served.example, served.info.client_inputs
     if values is not None and row is not None:
         return v2_request(specs, row, values)
-    shapes = [_short(spec) for spec in specs] if row is None else [array.shape for array in row.arrays]
+    short = {axis: min(bound or _SHORT, _SHORT) for axis, bound in axis_bounds(specs).items()}
+    shapes = [spec.row_shape(short) for spec in specs] if row is None else [array.shape for array in row.arrays]
     return {"inputs": [_plain(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]}
-
-
-def _short(spec: TensorSpec) -> tuple[int, ...]:
-    bounds = zip(spec.axes, spec.bounds, strict=True)
-    return tuple(bound if not axis else _SHORT if bound == UNBOUNDED else min(bound, _SHORT) for axis, bound in bounds)
 
 
 def _plain(spec: TensorSpec, shape: Sequence[int]) -> dict[str, Any]:
