@@ -99,8 +99,7 @@ class TextReader(Reader):
     cuts = True
     whole = False  # the texts already have their prompt and special tokens
     alone = False  # of two inputs each text is read alone, not as a pair
-    windows = False  # reads long texts; the queue bounds the number of windows of one
-    offsets = False  # needs to know where tokens are in the text
+    windows = False  # reads long texts, by where tokens are in them; the queue bounds the number of windows of one
     example_text = EXAMPLE
 
     def __init__(
@@ -113,7 +112,7 @@ class TextReader(Reader):
         left = tokenizer.truncation_side == "left"
         self._cut = TextCut(reading.most, left) if reading.truncate else None
         self._cuts_left = left or reading.positions is not None
-        fast = backend.encode_batch if self.offsets else getattr(backend, "encode_batch_fast", backend.encode_batch)
+        fast = backend.encode_batch if self.windows else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._encode: Encode = fast
         #: What is read for an empty text if the tokenizer adds nothing: the token that begins one. None: there is none.
         bos = tokenizer.bos_token_id

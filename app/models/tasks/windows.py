@@ -33,7 +33,6 @@ class WindowReader(TextReader):
     """Texts of any length, or pairs whose last text may have any, in windows; its notes are InWindows."""
 
     windows = True
-    offsets = True
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         texts = [
