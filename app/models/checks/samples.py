@@ -8,7 +8,7 @@ rows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -79,6 +79,16 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
         seen.add(content)
         rows.append(row)
     return rows
+
+
+def trial_rows(inputs: Sequence[TensorSpec], longer: Callable[[], bool]) -> Iterator[SampleRow]:
+    """Rows to try a model with until it takes one: a plain row and a made-up one, both short, and if `longer` says so
+    the plain row at full length: the others may be too short, as for a convolution.
+    """
+    short = short_lengths(inputs)
+    yield from (example_row(inputs, short), *made_up_rows(inputs, [short]))
+    if full_lengths(inputs) != short and longer():
+        yield example_row(inputs)
 
 
 def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False) -> list[SampleRow]:

@@ -9,7 +9,7 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -22,16 +22,7 @@ from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line,
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
-from app.models.checks.samples import (
-    example_row,
-    full_lengths,
-    longer_row,
-    made_up_rows,
-    row_check_rows,
-    short_lengths,
-    stack,
-    stretched,
-)
+from app.models.checks.samples import full_lengths, longer_row, row_check_rows, stack, stretched, trial_rows
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import segments_of, whole_model
 from app.models.process_state import OF_BATCHES, ProcessState
@@ -82,23 +73,16 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     if model.checks.samples:
         try_sizes(model, model.checks.samples[0], run)
         return model.checks.samples[0]
-    short, bounds = short_lengths(inputs), axis_bounds(inputs).values()
-    plain = example_row(inputs, short)
-    first: BaseException | None = None
-
-    def rows() -> Iterator[SampleRow]:
-        yield from (plain, *made_up_rows(inputs, [short]))
-        if first and full_lengths(inputs) != short and is_about_shapes(first):  # as too short for a convolution
-            yield example_row(inputs)
-
-    for row in rows():
+    bounds = axis_bounds(inputs).values()
+    failed: list[tuple[SampleRow, Any]] = []  # and what it raised
+    for row in trial_rows(inputs, lambda: is_about_shapes(failed[0][1])):
         try:
             try_sizes(model, row, run)
         except Unfit as error:
-            first = first or error.__cause__
+            failed.append((row, error.__cause__))
         else:
             return row
-    assert isinstance(first, Exception)
+    plain, first = failed[0]
     what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
     remedy = f"if such rows are no valid input, {GIVE_ROWS}"
     too_short = is_about_shapes(first) and not all(bounds)  # perhaps: an axis without a bound may be of any length
