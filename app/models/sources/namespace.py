@@ -20,17 +20,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    PathFinder,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib import machinery
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -147,7 +138,7 @@ class Namespace:
         portion: ModuleSpec | None = None
         for entry in path:
             # a new finder each time: it remembers a folder's files by the second
-            spec = FileFinder(entry, *_LOADERS).find_spec(fullname)
+            spec = machinery.FileFinder(entry, *_LOADERS).find_spec(fullname)
             if spec is not None and spec.loader is not None:
                 if spec.origin == self._file and self.name in sys.modules:
                     return _existing(fullname, sys.modules[self.name], spec.origin)
@@ -194,7 +185,7 @@ def _namespace_of(name: object) -> Namespace | None:
 
 def _is_importable(top: str) -> bool:
     """Whether there is such a module outside of all models' folders."""
-    found = PathFinder.find_spec(top)
+    found = machinery.PathFinder.find_spec(top)
     return top in sys.builtin_module_names or (found is not None and found.loader is not None)
 
 
@@ -210,11 +201,11 @@ class _Prepared:
         super().exec_module(module)  # type: ignore[misc]
 
 
-class _BytecodeLoader(_Prepared, SourcelessFileLoader):
+class _BytecodeLoader(_Prepared, machinery.SourcelessFileLoader):
     pass
 
 
-class _SourceLoader(_Prepared, SourceFileLoader):  # type: ignore[misc]  # typeshed: bases of one method differ
+class _SourceLoader(_Prepared, machinery.SourceFileLoader):  # type: ignore[misc]  # typeshed: bases of one method differ
     """Compiles from source each time: cached bytecode is compared by whole seconds, too coarse for a reload after an
     edit, and a repository may be read-only.
     """
@@ -224,9 +215,9 @@ class _SourceLoader(_Prepared, SourceFileLoader):  # type: ignore[misc]  # types
 
 
 _LOADERS: Any = (
-    (ExtensionFileLoader, EXTENSION_SUFFIXES),
-    (_SourceLoader, SOURCE_SUFFIXES),
-    (_BytecodeLoader, BYTECODE_SUFFIXES),
+    (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+    (_SourceLoader, machinery.SOURCE_SUFFIXES),
+    (_BytecodeLoader, machinery.BYTECODE_SUFFIXES),
 )
 
 

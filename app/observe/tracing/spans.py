@@ -13,18 +13,9 @@ from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, sampling
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -57,8 +48,8 @@ class Tracer:
         ours = Resource({SERVICE_NAME: "starling", SERVICE_VERSION: version})
         self.resource = Resource.create(ours.merge(OTELResourceDetector().detect()).attributes)
         self.scope = InstrumentationScope("starling", version)
-        forced = ALWAYS_ON if ratio == 1 else ForcedSampler()
-        self._sampler = ParentBased(TraceIdRatioBased(ratio), remote_parent_sampled=forced)
+        forced = sampling.ALWAYS_ON if ratio == 1 else ForcedSampler()
+        self._sampler = sampling.ParentBased(sampling.TraceIdRatioBased(ratio), remote_parent_sampled=forced)
         self._ids = RandomIdGenerator()
         # Not `propagate.extract`: its default reads `baggage` as well, with which any client could cost 0.6 ms.
         self._propagator = TraceContextTextMapPropagator()
@@ -77,7 +68,7 @@ class Tracer:
         parent = get_current_span(given).get_span_context()
         trace_id = parent.trace_id if parent.is_valid else self._ids.generate_trace_id()
         sampled = self._sampler.should_sample(given, trace_id, route)
-        recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
+        recorded = sampled.decision is sampling.Decision.RECORD_AND_SAMPLE
         context = SpanContext(
             trace_id, self._ids.generate_span_id(), False, _SAMPLED if recorded else _UNSAMPLED, sampled.trace_state
         )
@@ -166,19 +157,20 @@ class CallSpan:
         )  # fmt: skip
 
 
-class ForcedSampler(Sampler):
+class ForcedSampler(sampling.Sampler):
     """Records the first MOST_FORCED calls of each second. `clock`: monotonic nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
         self._second = self._forced = 0  # this second, and its calls so far
 
-    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+    def should_sample(self, *args: Any, **kwargs: Any) -> sampling.SamplingResult:
         second = self._clock() // 1_000_000_000
         if second != self._second:
             self._second, self._forced = second, 0
         self._forced += 1
-        return (ALWAYS_ON if self._forced <= MOST_FORCED else ALWAYS_OFF).should_sample(*args, **kwargs)
+        sampler = sampling.ALWAYS_ON if self._forced <= MOST_FORCED else sampling.ALWAYS_OFF
+        return sampler.should_sample(*args, **kwargs)
 
     def get_description(self) -> str:
         return f"ForcedSampler{{{MOST_FORCED}}}"
