@@ -1,6 +1,6 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
-from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
+from app.contract.answers import Answer, FinishedBatch, GeneratedText, Pending, Times, Waiter, awaited, wait
 from app.contract.models import Answers, Checks, Front, Model, ModelSource, Reader, Stages, TextCut, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Served
 from app.contract.specs import (

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.contract.specs import Array
 
@@ -63,6 +63,18 @@ class Answer:
             row = self.row
             arrays = self.arrays = [array[row : row + 1] for array in self.finished.arrays]
         return arrays
+
+
+class GeneratedText(NamedTuple):
+    """A text or a piece of one. `reason`: why it ended with it, "stop" or "length"; "": it has not.
+
+    `read` and `written`: tokens of the prompt, and of the text so far.
+    """
+
+    text: str
+    reason: str
+    read: int
+    written: int
 
 
 class Waiter(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.contract.answers import Answer, Pending
+from app.contract.answers import Answer, GeneratedText, Pending
 from app.contract.models import Model
 from app.contract.specs import Array, ModelInfo, SampleRow
 from app.scheduler.types import Klass
@@ -43,10 +43,9 @@ class Lease(Pending, Protocol):
     """
 
     on_close: Callable[[], None] | None  # called once, by `close`
-    #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number, a piece, and the
-    #: row's tokens so far. The piece is what the row has written since the last call: a text, its finish reason (""
-    #: before its end) and the tokens read and written. The answer repeats everything.
-    on_piece: Callable[[int, Any, int], None] | None
+    #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number and what
+    #: the row has written since the last call. The answer repeats everything.
+    on_piece: Callable[[int, GeneratedText], None] | None
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...

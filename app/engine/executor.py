@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from app.contract import Array, Model, TensorSpec
+from app.contract import Array, GeneratedText, Model, TensorSpec
 from app.engine.kept import Activations, Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
@@ -93,19 +93,12 @@ class Stop:
     made: int = 0
 
 
-class Piece(NamedTuple):
-    """The new part of a row's answer, see contract.Lease.on_piece. `tokens`: so far."""
-
-    slot: int
-    made: Any
-    tokens: int
-
-
 class Readers(NamedTuple):
-    """Who gets the new parts of answers while they are made: `send` is called with them on the worker's thread."""
+    """Who gets texts while they are written: `send` is called with the new part of each, by slot, on the worker's
+    thread."""
 
     slots: frozenset[int]
-    send: Callable[[Sequence[Piece]], None]
+    send: Callable[[Mapping[int, GeneratedText]], None]
 
 
 class Job(NamedTuple):

@@ -15,7 +15,7 @@ from itertools import count, repeat
 from types import coroutine
 from typing import Any
 
-from app.contract import Answer, FinishedBatch, Model, ModelCall, Pending, Waiter
+from app.contract import Answer, FinishedBatch, GeneratedText, Model, ModelCall, Pending, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import RowPlaces, joined
@@ -121,7 +121,7 @@ class Lease(Call):
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
         self.end_by: int | None = None  # its deadline once a streamed answer has begun
-        self.on_piece: Callable[[int, Any, int], None] | None = None
+        self.on_piece: Callable[[int, GeneratedText], None] | None = None
         self.error = ""  # the message of a failed unit of this call; `cause`: the exception
         self.cause: BaseException | None = None
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from app.contract import CLASSES, FinishedBatch, Model, ModelCall, SampleRow, Times
+from app.contract import CLASSES, FinishedBatch, GeneratedText, Model, ModelCall, SampleRow, Times
 from app.engine.device import Completion
-from app.engine.executor import Executor, Piece, Ran, Readers
+from app.engine.executor import Executor, Ran, Readers
 from app.engine.lease import Intake, Lease
 from app.engine.outputs import note_rows, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
@@ -198,11 +198,11 @@ class ServedModel(Reported):
         return True
 
 
-def _give(rows: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
-    """Give each call what its rows have made. `rows`: by slot."""
-    for piece in pieces:
-        row = rows[piece.slot]
+def _give(rows: Mapping[int, Row], pieces: Mapping[int, GeneratedText]) -> None:
+    """Give each call what its rows have written. Both are by slot."""
+    for slot, piece in pieces.items():
+        row = rows[slot]
         lease = cast("Lease", row.call)
         if lease.alive and lease.on_piece is not None:
             lease.began()
-            lease.on_piece(row.index, piece.made, piece.tokens)
+            lease.on_piece(row.index, piece)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Any, cast
 
-from app.contract import Answer, Lease, Served
+from app.contract import Answer, GeneratedText, Lease, Served
 from app.http.body import Scope
 from app.http.codecs.base import Stream
 from app.http.connection.connection import Exchange
@@ -36,15 +36,15 @@ async def pieces(request: Request, served: Served, stream: Stream, lease: Lease)
     carrier.stream_head = stream_head(request)
     before: dict[int, tuple[int, int]] = {}  # by row: the time of its last piece, and its tokens so far
 
-    def add(row: int, piece: Any, tokens: int) -> None:
+    def add(row: int, piece: GeneratedText) -> None:
         """The row has written more."""
         now, klass = time.monotonic_ns(), request.klass
         if not before:
             served.first_piece(now - request.arrived, klass)
         if row in before:
-            then, tokens_then = before[row]
-            served.next_piece(now - then, tokens - tokens_then, klass)
-        before[row] = now, tokens
+            then, written = before[row]
+            served.next_piece(now - then, piece.written - written, klass)
+        before[row] = now, piece.written
         if not stream.waits:  # else it is among the outgoing ones
             carrier.outgoing.put_nowait(stream)
         stream.add(row, piece)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from fakes import MS, Fate, virtual
 
-from app.contract import Answer, ModelCall, awaited
-from app.engine.executor import Piece
+from app.contract import Answer, GeneratedText, ModelCall, awaited
 from app.errors import DeadlineExceeded
 from app.scheduler.record import Entry, RecordingScheduler
 from planner.replay import replay
@@ -166,13 +165,13 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
         asked = {name: value and value * 1000 for name, value in timeouts.items()}
         with rig.served.lease(ModelCall(1, [rows_of(10.0)], **asked)) as lease:
-            lease.on_piece = lambda row, made, tokens: None
+            lease.on_piece = lambda row, piece: None
             answer, ended = awaited(lease), []
             answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))
             if piece_ms is not None:
                 await rig.loop.until(begin + piece_ms * MS)
                 job = fake.pushed[-1].job
-                job.readers.send([Piece(job.slots[0], [], 1)])
+                job.readers.send({job.slots[0]: GeneratedText("a", "", 1, 1)})
             (end,) = await asyncio.gather(answer, return_exceptions=True)
             assert (ended, isinstance(end, Answer)) == ([ends_ms * MS], answered)
             assert answered or isinstance(end, DeadlineExceeded)

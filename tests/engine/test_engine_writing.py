@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import ModelCall, ModelSource, awaited
+from app.contract import GeneratedText, ModelCall, ModelSource, awaited
 from app.engine.cpu.decoding import TextRows
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest
@@ -34,8 +34,8 @@ async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **param
         return text.decode()
 
 
-def reader(into: list[str]) -> Callable[[int, tuple[str, str], int], None]:
-    return lambda row, made, tokens: into.append(made[0])
+def reader(into: list[str]) -> Callable[[int, GeneratedText], None]:
+    return lambda row, piece: into.append(piece.text)
 
 
 @pytest.mark.parametrize(("kind", "capacities"), [("gpt2", (4,)), ("t5", (4, 4))])

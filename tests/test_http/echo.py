@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from connections import Connection, parsed
 
-from app.contract import CLASSES, Answer, Klass, ModelCall, Waiter, wait
+from app.contract import CLASSES, Answer, GeneratedText, Klass, ModelCall, Waiter, wait
 from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
@@ -33,7 +33,7 @@ class EchoLease:
 
     rows = (0,)
     on_close: Callable[[], None] | None = None
-    on_piece: Callable[[int, Any, int], None] | None = None
+    on_piece: Callable[[int, GeneratedText], None] | None = None
 
     def __init__(self, model: Echo, inputs: Sequence[Any]) -> None:
         self._model = model
@@ -54,9 +54,9 @@ class EchoLease:
         elif self._model.opened:
             self.answer([self._rows])
 
-    def give(self, row: int, piece: Any, tokens: int = 0) -> None:
+    def give(self, row: int, piece: GeneratedText) -> None:
         assert self.on_piece is not None
-        self.on_piece(row, piece, tokens)
+        self.on_piece(row, piece)
 
     def answer(self, arrays: list[Any]) -> None:
         self._waiter.set_result(Answer(arrays, 2_000_000, (1_000_000, 1_500_000, 500_000), 5))

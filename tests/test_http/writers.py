@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Answers, Array, Front, ModelCall, Reader, TextCut, Translated
+from app.contract import Answers, Array, Front, GeneratedText, ModelCall, Reader, TextCut, Translated
 from app.errors import BadText
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
@@ -38,7 +38,7 @@ class Words(Reader):
 
 class WritingLease(EchoLease):
     def piece(self, text: str, tokens: int, row: int = 0, reason: str = "") -> None:
-        self.give(row, (text, reason, 2, tokens), tokens)
+        self.give(row, GeneratedText(text, reason, 2, tokens))
 
     def end(self, *texts: str, reason: str = "stop") -> None:
         """All rows have ended with these texts."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from app.contract import Model
+from app.contract import GeneratedText, Model
 from app.engine.cpu.executor import CpuExecutor, since
-from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
+from app.engine.executor import TRIED_TOKENS, Job, Ran, Readers, Steps, Stop
 from app.engine.kept import Kept
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -192,9 +192,6 @@ class DecodingExecutor(CpuExecutor):
         """What was written, for calls that stream."""
         rows = ((slot, self.activations.get(slot)) for slot in readers.slots.intersection(slots))
         texts = [(slot, row.text) for slot, row in rows if row is not None]
-        pieces = [
-            Piece(slot, (text.piece(), text.reason, text.prompt, text.tokens), text.tokens) for slot, text in texts
-        ]
-        pieces = [piece for piece in pieces if any(piece.made[:2])]
-        if pieces:
-            readers.send(pieces)
+        pieces = {slot: GeneratedText(text.piece(), text.reason, text.prompt, text.tokens) for slot, text in texts}
+        if said := {slot: piece for slot, piece in pieces.items() if piece.text or piece.reason}:
+            readers.send(said)

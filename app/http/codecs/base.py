@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from app.contract import Answer, FinishedBatch, Front, ModelCall, ModelInfo, Served, Translated
+from app.contract import Answer, FinishedBatch, Front, GeneratedText, ModelCall, ModelInfo, Served, Translated
 from app.errors import BadRequest, BadText, StarlingError
 from app.http.body import Limits, RequestHeaders
 
@@ -27,18 +27,6 @@ def event(data: bytes) -> bytes:
     return b"data: %s\n\n" % data
 
 
-class GeneratedText(NamedTuple):
-    """A text or a piece of one. `reason`: why it ended with it, "stop" or "length"; "": it has not.
-
-    `read` and `written`: tokens of the prompt, and of the text so far.
-    """
-
-    text: str
-    reason: str
-    read: int
-    written: int
-
-
 class Stream:
     """The events of one call. The pieces of a row wait here until they become one event."""
 
@@ -48,9 +36,9 @@ class Stream:
         self._pending: dict[int, list[GeneratedText]] = {}  # by row
         self.sent: Counter[int] = Counter()  # by row: the characters in events so far
 
-    def add(self, row: int, piece: tuple[str, str, int, int]) -> None:
-        """Append a piece of the row: the fields of a GeneratedText."""
-        self._pending.setdefault(row, []).append(GeneratedText(*piece))
+    def add(self, row: int, piece: GeneratedText) -> None:
+        """Append a piece of the row."""
+        self._pending.setdefault(row, []).append(piece)
 
     @property
     def waits(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from app.contract import Answer, Front, Served
+from app.contract import Answer, Front, GeneratedText, Served
 from app.errors import BadRequest, bad_field
-from app.http.codecs.base import DecodedCall, GeneratedText, Stream, event
+from app.http.codecs.base import DecodedCall, Stream, event
 from app.http.codecs.text_codec import CUT_FIELDS, TextGeneration, flag, prompts_of_ids, unexpected
 from app.values.tensors import shown
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from app.contract import Answer, Served
+from app.contract import Answer, GeneratedText, Served
 from app.errors import BadRequest, bad_field
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import DecodedCall, GeneratedText, event
+from app.http.codecs.base import DecodedCall, event
 from app.http.codecs.text_codec import TextGeneration, unexpected
 from app.http.codecs.v2_decode import take_parameters
 from app.values.tensors import shown

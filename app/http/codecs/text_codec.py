@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.contract import Answer, Catalog, Front, Served, TextCut
+from app.contract import Answer, Catalog, Front, GeneratedText, Served, TextCut
 from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import Codec, DecodedCall, GeneratedText, Stream, check_rows
+from app.http.codecs.base import Codec, DecodedCall, Stream, check_rows
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
 from app.values.text_fields import refuse_unknown

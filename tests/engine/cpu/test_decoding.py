@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.contract import ModelSource
+from app.contract import GeneratedText, ModelSource
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.executor import Job, Piece, Ran, Readers, Stop
+from app.engine.executor import Job, Ran, Readers, Stop
 from app.engine.pool import Pool
 from app.models import packed_weights
 from app.models.decoders import slabs
@@ -216,17 +216,17 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     ids = [40, 41, 42]
     whole = text_of(model, ids)
     slot, stopped = decoding.add(ids), decoding.add(ids, stop=[whole[5:7], "never"])
-    got: dict[int, list[Piece]] = {slot: [], stopped: []}
-    readers = Readers(frozenset(got), lambda pieces: [got[piece.slot].append(piece) for piece in pieces])  # type: ignore[func-returns-value,misc]
+    got: dict[int, list[GeneratedText]] = {slot: [], stopped: []}
+    readers = Readers(frozenset(got), lambda pieces: [got[slot].append(piece) for slot, piece in pieces.items()])  # type: ignore[func-returns-value,misc]
     job = Job(0, decoding.executor, [slot, stopped], 2, 0, MOST, readers=readers)
     with torch.inference_mode():
         assert [ran.continues for ran in decoding.executor.run(job, Stop(at_next_row=False))] == [True, False]
-    assert "".join(piece.made[0] for piece in got[slot]) == whole
-    assert "".join(piece.made[0] for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
+    assert "".join(piece.text for piece in got[slot]) == whole
+    assert "".join(piece.text for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
     for pieces, reason in ((got[slot], "length"), (got[stopped], "stop")):  # each with its own text's end, and once
-        assert [piece.made[1] for piece in pieces] == [*[""] * (len(pieces) - 1), reason]
+        assert [piece.reason for piece in pieces] == [*[""] * (len(pieces) - 1), reason]
     assert len(got[slot]) > MOST // 4
-    assert [piece.tokens for piece in got[slot]] == sorted(piece.tokens for piece in got[slot])
+    assert [piece.written for piece in got[slot]] == sorted(piece.written for piece in got[slot])
 
 
 def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(folders: Any, monkeypatch) -> None:
