@@ -24,7 +24,6 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFUSALS = frozenset({"queue_full", "too_many_connections", "deadline_unreachable", "not_ready"})
 #: How a call may end: ok, or an error's code but for those of requests that name no model.
 OUTCOMES = ("ok", *sorted(codes() - {"unauthorized", "not_found", "method_not_allowed"}))
-BEST_EFFORT = "best_effort"
 
 
 @cache
@@ -128,15 +127,8 @@ class BatchStats:
         return sizes
 
 
-_NO_BATCHES = BatchStats()
-
-
 class BatchesByClass(defaultdict[Klass, BatchStats]):
-    """Statistics by class of the batches of one stage, or of the whole model. Always has `default_class`."""
-
-    def __init__(self, default_class: Klass) -> None:
-        super().__init__(BatchStats)
-        self[default_class]
+    """Statistics by class of the batches of one stage, or of the whole model."""
 
     def by_size(self) -> dict[int, ComputeParts]:
         """The batches of all classes by their number of rows."""
@@ -186,12 +178,12 @@ class ModelStats:
     """
 
     def __init__(self, model: str, version: str, stages: int = 0, default_class: Klass = Klass.REALTIME) -> None:
-        self.stages = [BatchesByClass(default_class) for _ in range(stages)]
-        self.whole = BatchesByClass(default_class)
+        self.stages = [BatchesByClass(BatchStats) for _ in range(stages)]
+        self.whole = BatchesByClass(BatchStats)
         self.model = model
         self.version = version
-        self._calls: defaultdict[Klass, CallStats] = defaultdict(CallStats)
-        self._calls[default_class]
+        self.by_class = {klass: CallStats() for klass in Klass}
+        self._default = default_class
         self.parts = ComputeParts()
         self.rows_answered = 0  # of calls that were answered well
         self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
@@ -205,7 +197,7 @@ class ModelStats:
 
         `answer`, `rows`: of a call that ran to its end. Its times are its slowest row's.
         """
-        calls = self._calls[klass]
+        calls = self.by_class[klass]
         calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
         histogram = calls.ok if outcome == "ok" else calls.refusal if outcome in REFUSALS else calls.failed
@@ -226,11 +218,11 @@ class ModelStats:
 
     def first_piece(self, ns: int, klass: Klass) -> None:
         """Count the first piece of a streamed text, `ns` after the call's arrival."""
-        self._calls[klass].first.observe(ns / 1e9)
+        self.by_class[klass].first.observe(ns / 1e9)
 
     def next_piece(self, ns: int, tokens: int, klass: Klass) -> None:
         """Count a later piece of `tokens` tokens, `ns` after the piece before."""
-        self._calls[klass].token.observe(ns / 1e9 / tokens, tokens)
+        self.by_class[klass].token.observe(ns / 1e9 / tokens, tokens)
 
     def wrote(self, read: int, written: int) -> None:
         """Count the tokens of ended rows: of their prompts, and generated."""
@@ -240,15 +232,16 @@ class ModelStats:
     @property
     def calls(self) -> dict[str, CallStats]:
         """By name of the class: the default, and those with calls."""
-        return {str(klass): calls for klass, calls in self._calls.items()}
+        by_class, default = self.by_class.items(), self._default
+        return {str(klass): calls for klass, calls in by_class if calls.outcomes or klass is default}
 
     def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
         """The labels `class`, and `stage` for a model in stages, each with the statistics of its batches."""
         for name, klass in CLASSES.items():
             for stage, of_stage in enumerate(self.stages):
-                yield {"stage": str(stage), "class": name}, of_stage.get(klass, _NO_BATCHES)
+                yield {"stage": str(stage), "class": name}, of_stage[klass]
             if not self.stages:
-                yield {"class": name}, self.whole.get(klass, _NO_BATCHES)
+                yield {"class": name}, self.whole[klass]
 
     # sums over all classes
 

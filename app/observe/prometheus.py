@@ -21,14 +21,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from app.contract import CLASSES
 from app.errors import codes
 from app.lifecycle import Lifecycle
-from app.observe.metrics import OUTCOMES, CallStats, Histogram
+from app.observe.metrics import OUTCOMES, Histogram
 from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
 from app.scheduler.types import Formed, Operation
 
 #: Upper bounds of the buckets that are shown; the counts are finer.
 _SECONDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10, "+Inf")))
 _REFUSAL_SECONDS = frozenset(map(str, (0.001, 0.01, 0.1, 1, "+Inf")))
-_NO_CALLS = CallStats()
 _PROCESS = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 _FAULTS = "Ticks at which rows, units or slots were left although no call was there: a fault of the server."
 #: Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER.
@@ -163,11 +162,11 @@ def _histograms(models: list[Gauges]) -> Iterator[str]:
     ):
         kind, lines = name.partition("_")[0], list[TextLine]()
         for gauges in models:
-            for klass, calls in _calls(gauges):
+            for klass, calls in gauges.stats.by_class.items():
                 histogram: Histogram = getattr(calls, kind)
                 if kind in ("first", "token") and not gauges.stats.stages and not any(histogram.counts):
                     continue  # only models that run by steps have pieces
-                lines += _buckets(histogram, bounds, _of(gauges, **{"class": klass}))
+                lines += _buckets(histogram, bounds, _of(gauges, **{"class": str(klass)}))
         yield _text("histogram", f"starling_{name}", text, lines)
     compute, sizes = list[TextLine](), list[TextLine]()
     for gauges in models:
@@ -210,16 +209,10 @@ def _labelled(label: str, counts: Mapping[str, float]) -> Iterator[Sample]:
     yield from (({label: name}, count) for name, count in counts.items())
 
 
-def _calls(gauges: Gauges) -> list[tuple[str, CallStats]]:
-    """By class."""
-    calls = gauges.stats.calls
-    return [(klass, calls.get(klass, _NO_CALLS)) for klass in CLASSES]
-
-
 def _requests(gauges: Gauges) -> Iterator[Sample]:
-    for klass, calls in _calls(gauges):
+    for klass, calls in gauges.stats.by_class.items():
         for outcome, count in {**dict.fromkeys(OUTCOMES, 0), **calls.outcomes}.items():
-            yield {"class": klass, "outcome": outcome}, count
+            yield {"class": str(klass), "outcome": outcome}, count
 
 
 def _batches(gauges: Gauges) -> Iterator[Sample]:

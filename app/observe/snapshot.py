@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.observe.metrics import BEST_EFFORT, CallStats, ModelStats
+from app.contract import CLASSES, Klass
+from app.observe.metrics import ModelStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,15 @@ class Gauges:
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """The statistics of the default class, and of those with ended or waiting calls."""
-        calls = self.stats.calls
-        waiting = [name for name, rows in self.waiting.items() if rows and name not in calls]
+        calls, waiting = self.stats.calls, self.waiting
         return {
-            klass: {
-                "queue_length": self.waiting.get(klass, 0),
-                **({"oldest_ms": self.oldest_ns / 1e6} if klass == BEST_EFFORT else {}),
-                **calls.get(klass, CallStats()).as_dict(),
+            name: {
+                "queue_length": waiting.get(name, 0),
+                **({"oldest_ms": self.oldest_ns / 1e6} if klass is Klass.BEST_EFFORT else {}),
+                **self.stats.by_class[klass].as_dict(),
             }
-            for klass in [*calls, *waiting]
+            for name, klass in CLASSES.items()
+            if name in calls or waiting.get(name)
         }
 
 
