@@ -23,11 +23,9 @@ from app.engine.pool import Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
+from app.scheduler.types import Call, Drop, Klass, Reason, Row
 
 log = logging.getLogger("starling.engine")
-
-_ENDED = RowState.ENDED
 
 
 @dataclass(slots=True)
@@ -64,13 +62,6 @@ class Placed:
 
     def free_rows(self, rows: Iterable[Row]) -> None:
         """Give back the slots of those rows that have ended, which nothing reads any more."""
-        slots: list[int] = []
-        for row in rows:
-            if row.state is _ENDED and row.slot >= 0:
-                slots.append(row.slot)
-                row.slot = -1
-        if slots:
-            self.pool.give_back(slots)
 
     async def drain(self) -> None:
         """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""

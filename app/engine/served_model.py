@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
@@ -16,10 +16,12 @@ from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
-from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
 from app.values.arrays import check_range
 
 log = logging.getLogger("starling.engine")
+
+_ENDED = RowState.ENDED
 
 
 class ServedModel(Reported):
@@ -182,6 +184,16 @@ class ServedModel(Reported):
             slowest = max(batches, key=lambda batch: sum(batch.times))
             self.stats.whole[klass].ran(unit.worker, unit.reason, unit.operation, len(over), slowest.times)
         return [unit.rows[position] for position in over]
+
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """See Placed."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.pool.give_back(slots)
 
     def drop(self, drop: Drop) -> None:
         """The scheduler has dropped a call: answer it with the error."""
