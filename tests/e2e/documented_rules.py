@@ -141,7 +141,7 @@ def is_a_profile(one: Block, world: World) -> None:
 def makes_stages(one: Block, world: World) -> None:
     parts = {name: nn.Identity() for name in ("embed", "first_half", "second_half")}
     made = executed(one, world, load_network=lambda: SimpleNamespace(**parts))["build"]()
-    assert len(made.stages) == 3
+    assert len(made.parts) == 3
 
 
 #: Page, how the block begins as a regular expression, and what is done with it.
