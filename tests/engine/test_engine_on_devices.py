@@ -248,7 +248,6 @@ async def test_each_row_gets_what_the_module_gives_it_alone(place, mean, bound, 
 # models that are files
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 @only("graphs")
 async def test_torchscript(place: Place):
     model = make_model(torch.jit.script(Linear().eval()), max_batch=4, row_check="refuse")

@@ -18,8 +18,6 @@ from planner.commands.scaffold.bare import with_model_toml
 from . import onnx_graphs
 from .folders import try_out, write_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
-
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path, monkeypatch):

@@ -129,8 +129,7 @@ def build():
     scripted = torch.jit.script(Net())
     return lambda x: compiled(x) + scripted(x) * utils.K
 """
-    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-        assert answer(loaded(folder_of(tmp_path, "a", 2, code))) == 12
+    assert answer(loaded(folder_of(tmp_path, "a", 2, code))) == 12
 
 
 def test_an_edited_package_is_named(tmp_path, monkeypatch):

@@ -21,8 +21,6 @@ from planner.commands.scaffold.new_task import fitting_task, names_task
 from . import onnx_graphs
 from .folders import write_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
-
 NETS = """
 import collections
 import torch

@@ -234,7 +234,6 @@ def test_a_wrong_output_is_named_with_both_sides(declared, value, message):
         copied(*returned(value, [declared], 2, {"tokens": 5}), declared, 2)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_error_of_torchscript_in_one_line_is_its_end():
     class Picky(torch.nn.Module):
         def forward(self, x):

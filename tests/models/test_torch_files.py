@@ -24,8 +24,6 @@ from app.models.placement import Placement, place
 
 from .folders import LINEAR, TOML, Bomb, loaded, refused, table, toml_of, try_out, write_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
-
 
 class Tiny(nn.Module):
     def __init__(self):

@@ -71,10 +71,7 @@ class Alone(nn.Module):
     [
         lambda net: fx.Tracer().trace(net),
         lambda net: torch.export.export(net, (torch.ones(2, 3),), strict=False),
-        pytest.param(
-            lambda net: torch.jit.trace(net, torch.ones(2, 3), check_trace=False),
-            marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-        ),
+        lambda net: torch.jit.trace(net, torch.ones(2, 3), check_trace=False),
     ],
 )
 def test_one_thread_at_a_time_traces(trace):
