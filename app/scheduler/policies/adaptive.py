@@ -69,10 +69,10 @@ class Adaptive(Policy):
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        window = offer.by_length()
+        window = offer.by_length() if offer.state.estimates.curves.lengths else None
         if offer.state.batches is not None and (decided := _at_stage(offer, window, now)) is not None:
             return decided
-        if (ends := _alone_from(offer, now)) > now:
+        if offer.workers.most == 2 and (ends := _alone_from(offer, now)) > now:
             return Hold(ends)
         planned, waiting = self._planned(offer, window, now), offer.ready.count
         if not planned:
@@ -124,7 +124,7 @@ def _alone_from(offer: Offer, now: int) -> int:
 
     Earlier if a row is due; else `now`.
     """
-    if offer.workers.most != 2 or not offer.state.estimates.latency[0].speed.crowded or offer.shared():
+    if not offer.state.estimates.latency[0].speed.crowded or offer.shared():
         return now
     ends = [unit.forecast.begins + unit.forecast.predicted for unit in offer.others()]
     return min(offer.due(now), max(ends, default=now))
