@@ -27,7 +27,7 @@ def starting(settings: Settings, port: int) -> None:
     """Announce at once that models are loading, and list the settings that differ from their defaults."""
     changed = settings.model_dump(mode="json", exclude_defaults=True, exclude={"port"})
     changed |= {name: "(set)" for name in _SECRETS if name in changed}
-    begins = f"starling {__version__}: loading models, to serve on {_url(settings, port)}"
+    begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
     if settings.log_format == "json":
         log.info(begins, **fields(version=__version__, settings=changed))
         return

@@ -121,7 +121,7 @@ class Server:
         self._reader = threading.Thread(target=self._read, name="server-output")
         self._reader.start()
         try:
-            address = self.line(r"to serve on (\S+)").group(1)
+            address = self.line(r"listening on (\S+) when ready").group(1)
             self.host = urlsplit(address).netloc
             self.tls = trusting() if urlsplit(address).scheme == "https" else None
             self.line(r"ready (in|after) ")
