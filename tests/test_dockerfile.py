@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LIVE = "/v2/health/live"
+CERTIFICATE = ROOT / "tests" / "certificates" / "first.pem"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -67,7 +69,7 @@ def test_variables_are_settings() -> None:
 
 
 @contextmanager
-def answering(status: int) -> Iterator[tuple[int, list[str]]]:
+def answering(status: int, *, https: bool) -> Iterator[tuple[int, list[str]]]:
     """A server that gives every request `status`: its port, and the paths asked for."""
     asked: list[str] = []
 
@@ -76,15 +78,32 @@ def answering(status: int) -> Iterator[tuple[int, list[str]]]:
             asked.append(self.path)
             self.answer(status)
 
-    with running(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+    listener = HTTPServer(("127.0.0.1", 0), Handler)
+    if https:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+        listener.socket = tls.wrap_socket(listener.socket, server_side=True)
+    with running(listener) as server:
         yield server.server_port, asked
 
 
-@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_health_check_asks_for_liveness(status: int, healthy: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "healthy", "given"),
+    [
+        (200, True, {}),
+        (503, False, {}),
+        (200, True, {"TLS_CERT": str(CERTIFICATE)}),
+        (503, False, {"TLS_CERT": str(CERTIFICATE)}),
+        (200, True, {"TLS_CERT": "", "HOST": "127.0.0.1"}),  # empty: as not given
+    ],
+)
+def test_health_check_asks_for_liveness(status: int, healthy: bool, given: dict[str, str]) -> None:
+    """As the server speaks, and not by the proxy that Docker gives to containers."""
     program, *arguments = json.loads(last("HEALTHCHECK").partition(" CMD ")[2])
     assert program == "python"
-    with answering(status) as (port, asked):
-        done = ended(sys.executable, *arguments, env={"STARLING_PORT": str(port)})
+    variables = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    with answering(status, https=bool(given.get("TLS_CERT"))) as (port, asked):
+        variables |= {f"STARLING_{name}": value for name, value in {"HOST": "0.0.0.0", "PORT": port, **given}.items()}
+        done = ended(sys.executable, *arguments, env={name: str(value) for name, value in variables.items()})
     assert (done.returncode == 0) is healthy
     assert asked == [LIVE]
