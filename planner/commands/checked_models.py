@@ -9,6 +9,7 @@ from traceback import format_exception
 import torch
 
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
+from app.engine_setup import ANY_SIZE
 from app.errors import ConfigError
 from app.models.base import one_line, with_place
 from app.models.checks.calling import call_directly, on_thread
@@ -23,6 +24,8 @@ from app.models.checks.trial import (
 from app.models.description.config import model_info
 from app.models.loading import load, read_declared
 from app.models.repository import Repository
+from app.scheduler.policies import policy_class
+from app.scheduler.types import DeviceSpec, WorkerSpec
 from app.user_code import own_trace
 
 
@@ -73,8 +76,22 @@ def try_model(model: Model) -> list[str]:
     """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
     run = call_directly(model)
     row = fit_row(model, run)
-    warnings = [try_full_length(model, row, run), check_independence(model, run), network_warning(model)]
+    warnings = [
+        try_full_length(model, row, run),
+        check_independence(model, run),
+        network_warning(model),
+        _policy_warning(model.info.batching.policy),
+    ]
     return [warning for warning in warnings if warning]
+
+
+def _policy_warning(policy: str) -> str | None:
+    """Why a server with one worker of any size, as it has without flags, refuses the policy; None if it does not."""
+    try:
+        policy_class(policy)().check(DeviceSpec((WorkerSpec(ANY_SIZE),)), {})
+    except ValueError as error:
+        return f"{error}; `starling serve --policy {policy}` has such workers"
+    return None
 
 
 def _sources(repository: Repository) -> list[ModelSource]:

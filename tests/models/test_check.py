@@ -34,6 +34,14 @@ def test_check_tries_each_model(tmp_path):
     assert "x: unknown key" in errors["wrong"]
 
 
+@pytest.mark.parametrize(("policy", "warned"), [("ebird", True), ("deadline", False)])
+def test_a_policy_that_a_server_without_flags_cannot_serve_is_a_warning(tmp_path, policy, warned):
+    write_model(tmp_path / "net", TOML + f'[batching]\npolicy = "{policy}"\n')
+    (net,) = check(tmp_path)
+    assert not net.error
+    assert any("workers: expected one of capacity 1 for the policy ebird" in one for one in net.warnings) is warned
+
+
 #: A network whose methods raise, as those of a wrapper that forgets what it wraps.
 GUARDED = """from torch import nn
 class Guarded(nn.Identity):
