@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from planner.commands.options import ExtraOption, served
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
     from app.models.repository import Repository
@@ -19,19 +19,20 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
 out = Console(emoji=False, soft_wrap=True)  # a path may hold `:100:`, and a line cut for a terminal is no use in a pipe
 
 PlaceArgument = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        envvar="STARLING_MODELS", help="A repository, a model's folder or file, or demo, bench: as serve takes."
+        envvar="STARLING_MODELS",
+        help="A repository, a model's folder or file, or demo, bench: as serve takes. \\[demo; none with --model]",
+        show_default=False,
     ),
 ]
 
 
-def models(models: PlaceArgument = "demo") -> None:
+def models(context: typer.Context, models: PlaceArgument = None, extra: ExtraOption = None) -> None:
     """List what a repository holds, from its model.toml files; nothing that has one is loaded."""
     from planner.commands.checked_models import describe
 
-    with _served(models) as repository:
-        found = describe(repository)
+    found = describe(_served(context, models, extra))
     for one in found:
         _print(one, one.origin, "")
     if any(one.error for one in found):
@@ -39,7 +40,9 @@ def models(models: PlaceArgument = "demo") -> None:
 
 
 def check(
-    place: PlaceArgument,
+    context: typer.Context,
+    place: PlaceArgument = None,
+    extra: ExtraOption = None,
     row_check: Annotated[
         Literal["refuse", "warn", "off"] | None,
         typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]"),
@@ -52,22 +55,16 @@ def check(
     """
     from planner.commands.checked_models import check as check_models
 
-    with _served(place) as repository:
-        results = check_models(repository, row_check)
+    results = check_models(_served(context, place, extra), row_check)
     for result in results:
         _print(result, f"{result.parameters:,} parameters", "[green]✓[/green] ")
     if any(result.error or (strict and result.warnings) for result in results):
         sys.exit(1)
 
 
-@contextmanager
-def _served(place: str) -> Iterator[Repository]:
-    """What `starling serve` would serve from there, while the context lasts. Raises ConfigError."""
-    from app.models.repository import Repository
-    from planner.commands.scaffold.bare import with_model_toml
-
-    with with_model_toml(place, ()) as changed:
-        yield Repository(str(changed.get("models", place)))
+def _served(context: typer.Context, place: str | None, extra: list[str] | None) -> Repository:
+    """What `starling serve` would serve from there, until the command ends. Raises ConfigError."""
+    return served(context, place or (None if extra else "demo"), extra or []).repository
 
 
 def _print(result: Checked, about: str, mark: str) -> None:

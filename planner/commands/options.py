@@ -1,10 +1,12 @@
-"""Options of several commands, and the model that they name."""
+"""Options of several commands, and the models that they name: those that `starling serve` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,17 +15,22 @@ from app.settings import Precision
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
     from app.contract import Model, ModelSource
+    from app.models.repository import Repository
 
 ModelsOption = Annotated[
-    str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
+    str,
+    typer.Option(
+        envvar="STARLING_MODELS", help="A repository, a model's folder or file, or a set: demo, bench; as serve takes."
+    ),
 ]
 ExtraOption = Annotated[
     list[str] | None,
     typer.Option(
+        "-m",
         "--model",
         envvar="STARLING_MODEL",
         metavar="NAME=SOURCE",
-        help="One more model; SOURCE is a folder with model.toml.",
+        help="One more model; SOURCE is its folder or file. As serve takes.",
     ),
 ]
 DeviceOption = Annotated[
@@ -71,29 +78,61 @@ def refuse(given: Iterable[str], names: Iterable[str], why: str) -> None:
             raise ConfigError(f"{name}: {why}")
 
 
-def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
-    """The highest version of a model in the repository `models` or in `extra`, else in the folder `name`.
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What `starling serve` would serve from there. `places`: of models without a model.toml, what the user named, by
+    the folder of the written one.
+    """
+
+    repository: Repository
+    places: Mapping[Path, str]
+
+    def place(self, source: ModelSource) -> str:
+        """What `--model NAME=` takes for this version, relative if it is below the working folder."""
+        if source.folder in self.places:
+            return os.path.normpath(self.places[source.folder])
+        place = os.path.relpath(source.folder)
+        return str(source.folder) if place.startswith("..") else place
+
+
+def served(context: typer.Context, models: str | None, extra: Sequence[str] = ()) -> Models:
+    """What `serve` would serve from there, until the command ends; models None: `extra` alone. Raises ConfigError."""
+    from app import process
+
+    process.prepare()
+    from app.models.repository import SETS, Repository
+    from planner.commands.scaffold.bare import with_model_toml
+
+    changed: Any = context.with_resource(with_model_toml(models or next(iter(SETS)), extra))
+    named = changed.get("model", extra)
+    places = {text.partition("=")[2]: was.partition("=")[2] for text, was in zip(named, extra, strict=True)}
+    if models is not None and "models" in changed:
+        places[changed["models"]] = models
+    written = {Path(folder): place for folder, place in places.items() if folder != place}
+    return Models(Repository(changed.get("models", models), named), written)
+
+
+def find_model(context: typer.Context, name: str, known: Models) -> tuple[ModelSource, str]:
+    """The highest version of a model among the known ones, else in the folder or file `name`; and its place.
 
     Raises ConfigError if there is none, and for a folder with several models.
     """
-    from app.models.repository import Repository
-
-    repository = Repository(models, extra)
-    if sources := repository.sources(name):
-        return sources[-1]
-    folder = Path(name)
-    if not folder.is_dir():
-        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.scan()) or 'none'}")
-    inside = Repository(folder).scan()
+    if sources := known.repository.sources(name):
+        return sources[-1], known.place(sources[-1])
+    if not Path(name).exists():
+        listed = ", ".join(known.repository.scan()) or "none"
+        raise ConfigError(f"model {name!r} is not known; models: {listed}")
+    there = served(context, os.path.join(".", name))  # a folder, even of a set's name
+    inside = there.repository.scan()
     if len(inside) != 1:
         held = f"of {', '.join(inside)}; name one, with --models {name}" if inside else "without a model"
         raise ConfigError(f"model: expected a name or the folder of one model, got {name!r}, a folder {held}")
     ((*_, highest),) = inside.values()
-    return highest
+    return highest, there.place(highest)
 
 
-def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
+def load_model(source: ModelSource, max_batch: int = 0) -> Model:
     """Load the model with the same code as the server."""
     from app.models.loading import load
 
-    return load(find_model(name, models, extra), {"max_batch": max_batch or None})
+    return load(source, {"max_batch": max_batch or None})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +17,14 @@ from planner.commands.options import (
     DeviceOption,
     ExtraOption,
     JsonOption,
+    Models,
     ModelsOption,
     PrecisionOption,
     ProfileDirOption,
+    find_model,
     load_model,
     refuse,
+    served,
     typed,
 )
 from planner.commands.output import aligned
@@ -42,7 +45,7 @@ _NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "profil
 class MeasureOptions:
     """The options of `starling profile`."""
 
-    model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is measured.")]
+    model: Annotated[str, typer.Argument(help="The model's name, its folder or file; its highest version is measured.")]
     models: ModelsOption = "demo"
     extra: ExtraOption = None
     max_batch: Annotated[
@@ -111,9 +114,6 @@ class MeasureOptions:
     def in_stages(self) -> bool:
         return bool(self.stages or self.cuts)
 
-    def load(self, name: str) -> Model:
-        return load_model(name, self.models, self.extra or [], self.max_batch)
-
     def settings(self, workers: int) -> Settings:
         """Those of a server that measures `workers` batches at once; 0: as many as fit."""
         device = "cpu" if self.in_stages else self.device
@@ -139,7 +139,7 @@ def profile(context: typer.Context, given: MeasureOptions) -> None:
     out = given.out
     if out is not None and not out.absolute().parent.is_dir():  # say so before minutes of measuring
         raise ConfigError(f"{out}: no such folder")
-    found = _measured(given)
+    found = _measured(given, context)
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
         with as_config_error():
@@ -150,29 +150,32 @@ def profile(context: typer.Context, given: MeasureOptions) -> None:
         found.show()
 
 
-def _measured(given: MeasureOptions) -> Slices | Pairs | MeasuredProfile:
+def _measured(given: MeasureOptions, context: typer.Context) -> Slices | Pairs | MeasuredProfile:
     """Raises ConfigError for a wrong option, before it measures."""
     number = parse_stages(given.stages, given.cuts or [])
-    from app import process
+    known = served(context, given.models, given.extra or [])
 
-    process.prepare()
+    def load(name: str) -> Model:
+        return load_model(find_model(context, name, known)[0], given.max_batch)
+
     if given.in_stages:
-        return measure_stages(given.load(given.model), number, given.cuts or [], given.settings(1), given.length)
+        return measure_stages(load(given.model), number, given.cuts or [], given.settings(1), given.length)
     if given.beside:
-        return _measured_beside(given, given.beside)
-    loaded = given.load(given.model)
+        return _measured_beside(given, given.beside, known, load)
+    loaded = load(given.model)
     return MeasuredProfile(*measure(loaded, given.settings(given.workers), given.length), given.precision)
 
 
-def _measured_beside(given: MeasureOptions, beside: Sequence[str]) -> Pairs:
+def _measured_beside(
+    given: MeasureOptions, beside: Sequence[str], known: Models, load: Callable[[str], Model]
+) -> Pairs:
     from app.engine.streams.cuda import device_index
-    from app.models.repository import Repository
 
-    loaded = given.load(given.model)
+    loaded = load(given.model)
     if device_index(given.device) is None:
         check_room(cpu_cores(), given.threads or max(1, cpu_cores() - 1), given.workers)
-    names = Repository(given.models, given.extra or []).scan() if ALL in beside else dict.fromkeys(beside)
-    others = [loaded if name == loaded.info.name else given.load(name) for name in names]
+    names = known.repository.scan() if ALL in beside else dict.fromkeys(beside)
+    others = [loaded if name == loaded.info.name else load(name) for name in names]
     return measure_pairs(loaded, others, given.settings(2), given.length)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,15 @@ import typer
 from app.errors import ConfigError, as_config_error
 from app.machine import cpu_cores
 from planner.commands.filled import filled
-from planner.commands.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
+from planner.commands.options import (
+    DeviceOption,
+    JsonOption,
+    ModelsOption,
+    PrecisionOption,
+    ProfileDirOption,
+    find_model,
+    served,
+)
 from planner.commands.output import print_json, progress
 from planner.commands.size_profiles import (
     FORMATS,
@@ -28,6 +37,7 @@ from planner.commands.size_profiles import (
 from planner.commands.size_report import Goal, Report, SizingResult
 
 if TYPE_CHECKING:
+    from app.contract import ModelSource
     from app.scheduler.estimates.profile import Profile
     from planner.fleet import Setup
     from planner.sizing import Runs
@@ -44,7 +54,12 @@ class SizeOptions:
 
     rate: Annotated[float, typer.Option(help="Requests per second, of all replicas together; of one row each.")]
     p99_ms: Annotated[float, typer.Option(help="99 % of the requests must be answered within it.")]
-    model: Annotated[str, typer.Option(help="The model's name, or its folder. \\[the only one there is]")] = ""
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model's name, its folder or file, or NAME=SOURCE, as serve takes. \\[the only one there is]"
+        ),
+    ] = ""
     models: ModelsOption = "demo"
     profile: Annotated[
         str, typer.Option(help="A profile's file, or linear:A+Bb, in place of the stored one of --model.")
@@ -88,7 +103,7 @@ class SizeOptions:
 
 
 @filled
-def size(given: SizeOptions) -> None:
+def size(context: typer.Context, given: SizeOptions) -> None:
     """The replicas that a rate needs, their flags, and what one replica less would do.
 
     Simulates the model's own scheduler on its stored profile (`starling profile`), with the event loop and the threads
@@ -99,7 +114,7 @@ def size(given: SizeOptions) -> None:
     _check(given)
     goal = Goal(given.rate, given.p99_ms * _MS, given.headroom / 100, given.max_replicas)
     with as_config_error():
-        subject, http = _measured(given)
+        subject, http = _measured(given, context)
         setup = _setup(given, subject, http)
         with progress("simulating") as count, runs_in_processes(cpu_cores(), partial(count, 1)) as runs:
             found = _sized(setup, goal, runs, http_assumed=http.source == "assumed")
@@ -127,17 +142,32 @@ def _check(given: SizeOptions) -> None:
         raise ConfigError("data: it is only sent with --measure")
 
 
-def _measured(given: SizeOptions) -> tuple[SizedModel, HttpCost]:
+def _measured(given: SizeOptions, context: typer.Context) -> tuple[SizedModel, HttpCost]:
     """The model with its profile, and what a request of it costs HTTP; measured first with --measure."""
     if given.profile:
         subject = from_file(given.profile)
     else:
         asked = ToMeasure(given.budget_s, given.format, given.data) if given.measure else None
-        subject = stored(given.model, given.models, given.device, given.precision, given.profile_dir, asked)
+        found, words = _found(given, context)
+        subject = stored(found, words, given.device, given.precision, given.profile_dir, asked)
     http = http_cost(subject.profile, given.format)
     if given.http_us is not None:
         http = replace(http, costs=replace(http.costs, call_ns=round(given.http_us * 1e3)), source="given")
     return subject, http
+
+
+def _found(given: SizeOptions, context: typer.Context) -> tuple[tuple[ModelSource, str], list[str]]:
+    """The model with its place, and the words by which `starling profile` finds it. Raises ConfigError."""
+    sourced = "=" in given.model and not Path(given.model).exists()  # NAME=SOURCE
+    name = given.model.partition("=")[0] if sourced else given.model
+    extra = [given.model] if sourced else os.environ.get("STARLING_MODEL", "").split()
+    known = served(context, given.models, extra)
+    names = [text.partition("=")[0] for text in extra] or list(known.repository.scan())
+    if not (name or len(names) == 1):
+        raise ConfigError(f"model: expected --model, one of {', '.join(names)}" if names else "models: there is none")
+    name = name or names[0]
+    words = [name, *(["--models", given.models] if given.models != "demo" else [])]
+    return find_model(context, name, known), words + [word for one in extra for word in ("--model", one)]
 
 
 def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:

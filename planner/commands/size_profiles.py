@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
 from app.scheduler.estimates.profile import Profile
-from planner.commands.options import find_model, load_model
+from planner.commands.options import load_model
 from planner.simulated_front import FrontCosts
 
 if TYPE_CHECKING:
@@ -76,20 +75,19 @@ class ToMeasure:
 
 
 def stored(
-    name: str, models: str, device: str, precision: str, folder: Path | None, measure: ToMeasure | None
-) -> SizedModel:
-    """The model with its profile on this machine, which is measured first if asked for.
+    found: tuple[ModelSource, str], named: Sequence[str], device: str, precision: str, folder: Path | None,
+    measure: ToMeasure | None,
+) -> SizedModel:  # fmt: skip
+    """A version and its place with its profile on this machine, which is measured first if asked for. `named`: the
+    words by which `starling profile` finds it.
 
-    Raises ConfigError if there is no such model, or no profile of it.
+    Raises ConfigError if there is no profile of it.
     """
-    from app import process
-
-    process.prepare()
     from app.engine.profiling.cache import ProfileCache, default_folder
     from planner.commands import profile_measure
 
-    name = name or _only(models)
-    source, loaded = find_model(name, models, []), load_model(name, models, [], 0)
+    source, place = found
+    loaded = load_model(source)
     cache = ProfileCache(folder or default_folder())
     key = _key(loaded, device, precision)
     if measure is not None:
@@ -101,30 +99,18 @@ def stored(
     kept = ((one, cache.load(one, loaded.info.batching.max_batch)) for one in keys)
     key, profile = next((found for found in kept if found[1] is not None), (key, None))
     if profile is None:
-        asked = {"models": models, "device": device, "precision": precision, "profile-dir": str(folder or "")}
-        usual_flags = ("demo", "auto", "fp32", "")
-        flags = [f" --{flag} {shlex.quote(text)}" for flag, text in asked.items() if text not in usual_flags]
+        asked = {"--device": device, "--precision": precision, "--profile-dir": str(folder or "")}
+        flags = [word for pair in asked.items() if pair[1] not in ("auto", "fp32", "") for word in pair]
         raise ConfigError(
             f"model {loaded.info.name!r}: no profile of it on this {key.device!r} in {cache.folder}; measure it with "
-            f"`starling profile {shlex.quote(name)}{''.join(flags)}`, or here with --measure"
+            f"`starling profile {shlex.join([*named, *flags])}`, or here with --measure"
         )
     if measure is not None:
         profile = _with_front(cache, key, profile, loaded, source, device, measure)
-    place = os.path.relpath(source.folder)  # relative, if it is below the working folder
-    place = str(source.folder) if place.startswith("..") else place
     command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":
         command += f" --precision {precision}"
     return SizedModel(loaded.info.name, profile, command, _batching(loaded.info.batching))
-
-
-def _only(models: str) -> str:
-    from app.models.repository import Repository
-
-    names = list(Repository(models).scan())
-    if len(names) != 1:
-        raise ConfigError(f"model: expected --model, one of {', '.join(names)}" if names else "models: there is none")
-    return names[0]
 
 
 def _key(model: Model, device: str, precision: str) -> ProfileKey:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,12 +40,6 @@ ASKED = ("--rate", "250", "--p99-ms", "60", "--requests", "200")
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them change no more than how sure the figures are."""
     monkeypatch.setattr(sizing, "RUNS", 2)
-
-
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are simulated here: the processes for them take seconds to start."""
-    monkeypatch.setattr(sizing, "processes", lambda count: nullcontext(SimpleNamespace(map=map)))
 
 
 def printed(*arguments: str) -> Any:

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from planner import sizing
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are simulated here: the processes for them take seconds to start."""
+    monkeypatch.setattr(sizing, "processes", lambda count: nullcontext(SimpleNamespace(map=map)))
