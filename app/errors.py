@@ -201,10 +201,17 @@ def not_installed(name: str, packages: str = "") -> ConfigError:
     return ConfigError(f"{name} is not installed: pip install {packages or name}, in the environment {sys.prefix}")
 
 
+def refused(exc: OSError) -> str:
+    """What the system has refused: the file, if there is one, and why."""
+    why = exc.strerror or str(exc)
+    return why if exc.filename is None else f"{exc.filename}: {why}"
+
+
 @contextmanager
-def as_config_error() -> Iterator[None]:
-    """Turn ValueError and OSError into ConfigError: mistakes of a command's user become one line."""
+def as_config_error(field: str = "") -> Iterator[None]:
+    """Turn ValueError and OSError into ConfigError: mistakes of a command's user become one line, after the `field`."""
     try:
         yield
     except (ValueError, OSError) as exc:
-        raise ConfigError(str(exc)) from exc
+        text = refused(exc) if isinstance(exc, OSError) else str(exc)
+        raise ConfigError(f"{field}: {text}" if field else text) from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from json import JSONDecodeError
 
 from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.fields import LARGEST_MS, MS
@@ -27,8 +28,10 @@ def profile(text: str, max_batch: int = 0) -> Profile:
     with open(text, encoding="utf-8") as file:
         try:
             measured = profiles.parse(json.load(file))
+        except (JSONDecodeError, UnicodeDecodeError) as exc:
+            raise ValueError(f"profile: {text}: expected JSON, as `starling profile --out` writes it: {exc}") from None
         except ValueError as exc:
-            raise ValueError(f"{text}: {exc}") from None
+            raise ValueError(f"profile: {text}: {exc}") from None
     return measured.up_to(max_batch) if max_batch else measured
 
 

@@ -41,7 +41,7 @@ def replay(lines: Iterable[str]) -> Replayed:
 
     Raises ValueError if the lines are not a record.
     """
-    entries = ((number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip())
+    entries = ((number, _entry(number, line)) for number, line in enumerate(lines, 1) if line.strip())
     try:
         _, header = next(entries)
     except StopIteration:
@@ -63,6 +63,13 @@ def replay(lines: Iterable[str]) -> Replayed:
             return Replayed(equal, number, entry, got)
         equal += 1
     return Replayed(equal)
+
+
+def _entry(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise ValueError(f"record: line {number}: expected JSON, got {line[:40]!r}") from None
 
 
 def scheduler_of(header: Entry) -> Scheduler:

@@ -188,6 +188,8 @@ def test_bind() -> None:
             bind("127.0.0.1", port)
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:80"):
         bind("203.0.113.1", 80)
+    with pytest.raises(ConfigError, match="cannot listen on a\ufffd:80: encoding of hostname failed"):
+        bind("a\udcff", 80)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")

@@ -17,7 +17,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from app import __version__, process
-from app.errors import ConfigError
+from app.errors import ConfigError, refused
 from app.observe import logs, standard_streams
 from app.settings import Settings, repeated_models, settings_from, unknown_variables
 
@@ -79,8 +79,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as exc:
-        why = exc.strerror or str(exc)
-        fail(why if exc.filename is None else f"{exc.filename}: {why}", 1)
+        fail(refused(exc), 1)
 
 
 def fail(message: str, status: int) -> None:

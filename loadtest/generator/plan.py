@@ -35,13 +35,14 @@ class Target:
     @classmethod
     def parse(cls, url: str) -> Target:
         """`http://host:port/prefix`; the scheme may be left out. Raises ValueError."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
+            url.encode("ascii")
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError
         except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ValueError(f"url: expected http://host:port, got {url!r}")
+            raise ValueError(f"url: expected http://host:port, got {url!r}") from None
         tls = parts.scheme == "https"
         authority = parts.netloc.rpartition("@")[2]
         return cls(parts.hostname, port or (443 if tls else 80), tls, authority, parts.path.rstrip("/"))

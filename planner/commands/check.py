@@ -64,7 +64,7 @@ def check(
 
 def _served(context: typer.Context, place: str | None, extra: list[str] | None) -> Repository:
     """What `starling serve` would serve from there, until the command ends. Raises ConfigError."""
-    return served(context, place or (None if extra else "demo"), extra or []).repository
+    return served(context, "demo" if place is None and not extra else place, extra or []).repository
 
 
 def _print(result: Checked, about: str, mark: str) -> None:

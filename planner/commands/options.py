@@ -90,7 +90,7 @@ class Models:
     def place(self, source: ModelSource) -> str:
         """What `--model NAME=` takes for this version, relative if it is below the working folder."""
         if source.folder in self.places:
-            return os.path.normpath(self.places[source.folder])
+            return self.places[source.folder]
         place = os.path.relpath(source.folder)
         return str(source.folder) if place.startswith("..") else place
 
@@ -100,10 +100,10 @@ def served(context: typer.Context, models: str | None, extra: Sequence[str] = ()
     from app import process
 
     process.prepare()
-    from app.models.repository import SETS, Repository
+    from app.models.repository import Repository
     from planner.commands.scaffold.bare import with_model_toml
 
-    changed: Any = context.with_resource(with_model_toml(models or next(iter(SETS)), extra))
+    changed: Any = context.with_resource(with_model_toml("demo" if models is None else models, extra))
     named = changed.get("model", extra)
     places = {text.partition("=")[2]: was.partition("=")[2] for text, was in zip(named, extra, strict=True)}
     if models is not None and "models" in changed:
@@ -117,12 +117,14 @@ def find_model(context: typer.Context, name: str, known: Models) -> tuple[ModelS
 
     Raises ConfigError if there is none, and for a folder with several models.
     """
+    from app.models.repository import SETS
+
     if sources := known.repository.sources(name):
         return sources[-1], known.place(sources[-1])
-    if not Path(name).exists():
+    if not os.path.lexists(name):
         listed = ", ".join(known.repository.scan()) or "none"
         raise ConfigError(f"model {name!r} is not known; models: {listed}")
-    there = served(context, os.path.join(".", name))  # a folder, even of a set's name
+    there = served(context, f"./{name}" if name in SETS else name)
     inside = there.repository.scan()
     if len(inside) != 1:
         held = f"of {', '.join(inside)}; name one, with --models {name}" if inside else "without a model"

@@ -173,7 +173,7 @@ def _replay(path: Path, as_json: bool) -> None:
     """Exit status 1 at the first Step that differs, 0 if all are equal up to the end or to a hole in the record."""
     from planner.replay import replay
 
-    with as_config_error(), path.open(encoding="utf-8") as lines:
+    with as_config_error("replay"), path.open(encoding="utf-8") as lines:
         result = replay(lines)
     if as_json:
         print(json.dumps({"equal": result.equal, "line": result.line, "hole": result.hole,

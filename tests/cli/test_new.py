@@ -26,6 +26,7 @@ def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
 
 def test_what_is_wrong_is_one_line() -> None:
     assert_refused("from: expected package.module:Class", "new", "net", "--from", "nosuch")
+    assert_refused("source: expected UTF-8, as model.toml is, got 'a\\udcff:b'", "new", "net", "--from", "a\udcff:b")
     Path("bag").mkdir()
     Path("bag/model.py").touch()
     Path("bag/weights").symlink_to("gone")

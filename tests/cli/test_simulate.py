@@ -80,7 +80,9 @@ def test_replay_names_the_first_difference(tmp_path: Path) -> None:
 
 def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
     assert_refused("record: expected a first line", "simulate", "--replay", record(tmp_path / "record", [{}]))
-    assert_refused("No such file", "simulate", "--replay", str(tmp_path / "none"))
+    assert_refused(f"replay: {tmp_path}/none: No such file", "simulate", "--replay", str(tmp_path / "none"))
+    (tmp_path / "cut").write_text('{"format": ')
+    assert_refused("record: line 1: expected JSON, got ", "simulate", "--replay", str(tmp_path / "cut"))
 
 
 AT_HALF = ("simulate", *LINEAR, "--load", "0.5")
@@ -91,6 +93,8 @@ AT_HALF = ("simulate", *LINEAR, "--load", "0.5")
     [
         (("simulate", "--load", "0.5"), "profile: expected a file or linear:A+Bb"),
         (("simulate", "--profile", "linear:x+yb"), "expected linear:A+Bb in ms"),
+        (("simulate", "--profile", "/no/such"), "/no/such: No such file or directory"),
+        (("simulate", "--profile", __file__), f"profile: {__file__}: expected JSON, as `starling profile --out`"),
         (("simulate", *LINEAR), "rate: expected --rate or --load"),
         (("simulate", *LINEAR, "--rate", "1", "--load", "1"), "give either"),
         (("simulate", *LINEAR, "--load", "0"), "load: expected numbers above 0"),

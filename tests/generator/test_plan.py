@@ -33,6 +33,8 @@ def test_path_quotes_the_model() -> None:
     ("options", "message"),
     [
         ({"url": "ftp://a"}, "url: expected http://host:port, got 'ftp://a'"),
+        ({"url": "http://[::1"}, "url: expected http://host:port"),
+        ({"url": "é"}, "url: expected http://host:port, got 'é'"),
         ({"rate": 0.0}, "rate: expected requests per second above 0, got 0.0"),
         ({"concurrency": 3}, "concurrency: a closed loop has no rate"),
         ({"repeats": 0}, "repeats: expected at least 1, got 0"),

@@ -53,8 +53,12 @@ class Draft:
 def write_likeliest(target: Path, source: str, inputs: InputTables, weights: str = "") -> Checked | None:
     """Write model.toml for the first draft that `starling check` passes, and return the result of that.
 
-    If none passes, the last draft is written unchecked; returns None.
+    If none passes, the last draft is written unchecked; returns None. Raises ConfigError.
     """
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"source: expected UTF-8, as model.toml is, got {source!r}") from None
     drafts = _runnable(target, source, inputs)
     draft = next(drafts)
     while True:
