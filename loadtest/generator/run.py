@@ -12,13 +12,14 @@ import asyncio
 import gc
 import itertools
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from uvicorn.loops.auto import auto_loop_factory
+
+from planner.commands.event_loop import in_loop
 
 from .client import ConnectionPool, TimedRequest
 from .drive import ClosedLoop, OpenLoop
@@ -28,7 +29,7 @@ from .plan import BenchPlan, Unusable
 from .seen_answers import SeenAnswers
 from .stats import Repeat, collect, percentile, summary
 
-__all__ = ["BenchPlan", "Interrupted", "Lagging", "Result", "Session", "Unusable", "measure", "run"]
+__all__ = ["BenchPlan", "Interrupted", "Lagging", "Result", "Session", "Unusable", "in_loop", "measure", "run"]
 
 #: The share of the median latency and of the 99th percentile that may be this process's own lag; the confidence
 #: interval of a few repeats is hardly narrower. The minima are the usual wait for a core on a busy machine: medians of
@@ -231,13 +232,6 @@ async def measure(plan: BenchPlan) -> Result:
 def run(plan: BenchPlan) -> Result:
     """`measure` in a new event loop."""
     return in_loop(measure(plan))
-
-
-def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop of the server's kind: uvloop if installed, whose sockets cost half of
-    asyncio's."""
-    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-        return runner.run(work)
 
 
 async def described(plan: BenchPlan) -> ModelMetadata:

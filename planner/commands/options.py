@@ -117,11 +117,12 @@ def find_model(context: typer.Context, name: str, known: Models) -> tuple[ModelS
 
     Raises ConfigError if there is none, and for a folder with several models.
     """
+    from app.models.model_files import NOTHING, kind_of
     from app.models.repository import SETS
 
     if sources := known.repository.sources(name):
         return sources[-1], known.place(sources[-1])
-    if not os.path.lexists(name):
+    if not name or kind_of(Path(name)) == NOTHING:
         listed = ", ".join(known.repository.scan()) or "none"
         raise ConfigError(f"model {name!r} is not known; models: {listed}")
     there = served(context, f"./{name}" if name in SETS else name)

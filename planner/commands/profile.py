@@ -142,7 +142,7 @@ def profile(context: typer.Context, given: MeasureOptions) -> None:
     found = _measured(given, context)
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
-        with as_config_error():
+        with as_config_error("out"):
             out.write_text(text + "\n", encoding="utf-8")
     if given.as_json:
         print(text)

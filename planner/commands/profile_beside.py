@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from app.errors import ConfigError
 from app.settings import Settings
+from planner.commands.event_loop import in_loop
 from planner.commands.output import aligned, progress
-from planner.commands.profile_measure import idle_engine, loaded, run
+from planner.commands.profile_measure import idle_engine, loaded
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -68,7 +69,7 @@ def measure_pairs(model: Model, others: Sequence[Model], settings: Settings, len
 
     `settings`: of a server with two workers. The model may be one of the others. Raises ConfigError when a model fails.
     """
-    return run(_measured(model, others, settings, length))
+    return in_loop(_measured(model, others, settings, length))
 
 
 async def _measured(model: Model, others: Sequence[Model], settings: Settings, length: int) -> Pairs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.errors import ConfigError
 from app.machine import cpu_cores
 from app.settings import Settings, settings_from
+from planner.commands.event_loop import in_loop
 from planner.commands.output import progress
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
@@ -49,16 +50,6 @@ def settings_of(workers: int, budget_s: float, folder: Path | None, **given: Any
             )
     capacities = (ANY_SIZE,) * (workers or most)
     return settings.model_copy(update={"workers": capacities, "profile_budget_s": budget_s})
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of the server's kind."""
-    import asyncio  # slow to import
-
-    from uvicorn.loops.auto import auto_loop_factory
-
-    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-        return runner.run(work)
 
 
 @asynccontextmanager
@@ -121,7 +112,7 @@ async def repeated(measuring: Measuring, executor: Executor, worker: int, slots:
 
 def measure(model: Model, settings: Settings, length: int = 0) -> tuple[Profile, Path | None]:
     """Measure the profile. Returns it, and the file that stores it, if there is one. Raises ConfigError."""
-    return run(_measured(model, settings, length))
+    return in_loop(_measured(model, settings, length))
 
 
 async def _measured(model: Model, settings: Settings, length: int) -> tuple[Profile, Path | None]:

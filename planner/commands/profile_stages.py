@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from app.errors import ConfigError
 from app.settings import Settings
+from planner.commands.event_loop import in_loop
 from planner.commands.output import aligned
-from planner.commands.profile_measure import idle_engine, loaded, repeated, run
+from planner.commands.profile_measure import idle_engine, loaded, repeated
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -106,7 +107,7 @@ def measure_stages(model: Model, stages: int, cuts: list[str], settings: Setting
     """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
     cut = _sliced(model, stages, cuts)
     budget_s = settings.profile_budget_s / len(cut)
-    times = {len(one.stages): run(_times(one, settings, length, budget_s)) for one in cut}
+    times = {len(one.stages): in_loop(_times(one, settings, length, budget_s)) for one in cut}
     found = Slices(model.info.name, times, "")
     if model.stages and not cuts and not stages:
         return found

@@ -119,6 +119,7 @@ def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
     [
         (("nope",), "model 'nope' is not known; models: digits, echo"),
         ((str(Path(__file__).parent),), "a folder without a model"),
+        ((f"/{'x' * 300}",), "cannot be read: File name too long"),
         (("echo", "--workers", "9999"), "workers: expected at most"),
         (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
         (("echo", "--stages", "2", "--beside", "echo"), "beside: has no meaning with --stages"),
