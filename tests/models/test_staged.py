@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from specs import info_of, spec
+from torch import nn
 
 from app.contract import Checks, Model
 from app.errors import ConfigError
@@ -67,6 +68,13 @@ def test_a_factory_may_return_stages(tmp_path):
     for stage in model.stages.calls:
         staged = stage(staged)
     assert torch.equal(model.call(x), staged)
+
+
+def test_a_context_that_is_a_module_belongs_to_the_model():
+    """It is loaded, moved and set to evaluation with the model."""
+    staged = Staged([nn.Identity(), double], context=nn.Sequential(nn.BatchNorm1d(2))).eval()
+    assert "context.0.weight" in staged.state_dict()
+    assert not any(module.training for module in staged.parts.context.modules())
 
 
 def test_stages_that_do_not_fit_are_refused(tmp_path):

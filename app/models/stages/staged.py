@@ -45,6 +45,8 @@ class Staged(nn.Module):
         places = tuple(map(tuple, again)) or ((),) * len(stages)
         if len(places) != len(stages) or (places[0] and context is None):
             raise TypeError("Staged: expected an entry of `again` for each stage, and none for the first")
+        if isinstance(context, nn.Module):
+            self.add_module("context", context)
         self.parts = Stages(tuple(stages), places, context)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
