@@ -200,7 +200,7 @@ def _labelled(spec: TensorSpec, value: Any) -> Any:
 def _plain(value: Any, model: str, path: str) -> Any:
     """Convert a value to types that orjson writes. Raises as `json_text`."""
     if isinstance(value, np.ndarray):
-        return to_json(value, path) if value.dtype.kind in "biuf" else _plain(value.tolist(), model, path)
+        return _plain(value.tolist(), model, path) if value.dtype.kind in "OUSc" else to_json(value, path)
     if isinstance(value, float | np.floating):
         return value  # float32 is kept, so that 0.1 is written as 0.1
     if isinstance(value, np.generic):

@@ -198,6 +198,8 @@ def test_what_json_does_not_have() -> None:
     assert found.pop("mixed") == [None, 1, "x"]
     assert found.pop("names") == [["a"], ["null"]]
     assert found == {"a": None, "b": "null", "c": [1, "x"], "3": 4}
+    times = np.array(["2026-01-02"], "M8[ns]")
+    assert encoded([{"a": b"x", "times": times}]) == [{"a": "x", "times": ["2026-01-02T00:00:00"]}]
     for value in (datetime.date(2026, 1, 2), DecodedCall(1, [], {}), b"\x89PNG", np.array(1j)):
         with pytest.raises(ModelFailed, match=r"at answer\[0\].day"):
             encoded([{"day": value}])
