@@ -68,7 +68,11 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
         r"\bdtypes?\b(?!=)|scalar type|bool tensor|floating point or complex|output type|LongTensor",
         _DATATYPES,
     ),
-    (Exception, r"[Ii]nput type .* and .* type .* should be|tensors used as indices must be", _DATATYPES),
+    (
+        Exception,
+        r"[Ii]nput type .* and .* type .* should be|does not match weight dtype|tensors used as indices must be",
+        _DATATYPES,
+    ),
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
     (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
