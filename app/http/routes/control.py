@@ -245,4 +245,5 @@ async def _read(request: Request) -> bytes:
             raise TooLarge(f"body: expected at most {MAX_CONTROL_BODY} bytes on this route")
 
     body = await read_body(request.receive, request.state.settings.body_timeout_s, take)
-    return inflate(body, request.headers.get("content-encoding", "").encode("latin-1"), MAX_CONTROL_BODY)
+    encoding = request.headers.get("content-encoding", "").encode("latin-1")
+    return await asyncio.to_thread(inflate, body, encoding, MAX_CONTROL_BODY)

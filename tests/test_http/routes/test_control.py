@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,17 +132,30 @@ async def test_statistics_and_metrics(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v2/models/stats/ready")).json() == {"name": "stats", "ready": True}
 
 
+def noting_thread(work: Callable[..., Any], threads: set[int]) -> Callable[..., Any]:
+    def noted(*args: Any) -> Any:
+        threads.add(threading.get_ident())
+        return work(*args)
+
+    return noted
+
+
 @pytest.mark.parametrize("body", [b"", b" \n"])
-async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: bytes) -> None:
+async def test_index_is_a_list_of_everything(
+    http: httpx.AsyncClient, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (await http.post("/v2/repository/index", content=body)).json() == [
         {"name": "echo", "version": "1", "state": "READY", "reason": ""},
         {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: no inputs"},
     ]
-    asked = b'{"ready": true}'
+    asked, threads = b'{"ready": true}', set[int]()
+    for name in ("inflate", "load_json"):
+        monkeypatch.setattr(control, name, noting_thread(getattr(control, name), threads))
     for content, encoding in ((asked, "identity"), (gzip.compress(asked), "gzip")):
         answer = await http.post("/v2/repository/index", content=content, headers={"Content-Encoding": encoding})
         assert [line["name"] for line in answer.json()] == ["echo"]
     assert (await http.post("/v2/repository/index", headers={"Content-Encoding": "br"})).status_code == 415
+    assert threading.get_ident() not in threads, "the loop would stand still meanwhile"
 
 
 async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
