@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import tokenize
@@ -156,7 +157,8 @@ def walk() -> list[Call]:
 
     flags = ["--port", str(port), "--drain-grace-s", "0", "--no-pages", "--profile-budget-s", "0"]
     try:
-        cli(["serve", *flags], standalone_mode=False)
+        with tempfile.TemporaryDirectory() as profiles:  # none of an earlier run
+            cli(["serve", *flags, "--profile-dir", profiles], standalone_mode=False)
     except SystemExit as ended:
         if ended.code:
             raise

@@ -87,7 +87,9 @@ class Adaptive(Policy):
         control, waiting = offer.state.estimates.control, offer.ready.count
         if control is None or (control.workers > 1 and offer.shared()):
             return waiting
-        level = _level(offer, control, window, now)
+        level = offer.state.estimates.level
+        if window is not None or waiting >= _CROWD:
+            level = _level(offer, control, window, now)
         if level < 0:
             return waiting
         planned = control.serve(level, waiting, column_of(offer, control, now))
