@@ -58,6 +58,7 @@ cli = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -158,7 +159,7 @@ def _beside(place: str) -> Callable[..., Any]:
 def _flagged(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` one typer option per field of Settings."""
     panel = None
-    place = typer.Argument(help="As --models.", metavar="[DIR]", show_default=False)
+    place = typer.Argument(help="As --models.", metavar="DIR", show_default=False)
     option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
     parameters = [option("folder", annotation=Annotated[str | None, place])]
     for name, field in Settings.model_fields.items():

@@ -39,6 +39,10 @@ def test_every_setting_is_a_flag_and_a_variable() -> None:
         assert f"STARLING_{name.upper()}" in shown, name
 
 
+def test_help_also_has_a_short_name() -> None:
+    assert run("serve", "-h").output == run("serve", "--help").output
+
+
 def test_commands() -> None:
     shown = plain(run("--help").output)
     for command in ("serve", "models", "check", "new", "profile", "simulate", "optimum", "size", "bench"):
