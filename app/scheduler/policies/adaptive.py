@@ -87,13 +87,16 @@ class Adaptive(Policy):
         control, waiting = offer.state.estimates.control, offer.ready.count
         if control is None or (control.workers > 1 and offer.shared()):
             return waiting
-        level = offer.state.estimates.level
-        if window is not None or waiting >= _CROWD:
-            level = _level(offer, control, window, now)
+        level = offer.state.estimates.level if window is None else _level(offer, control, window, now)
         if level < 0:
             return waiting
-        planned = control.serve(level, waiting, column_of(offer, control, now))
-        return planned if window is not None else self._tried(offer, planned)
+        column = column_of(offer, control, now)
+        planned = control.serve(level, waiting, column)
+        if window is not None:
+            return planned
+        if planned < waiting:  # in a burst it may be more; otherwise its table is not asked, which could say to wait
+            planned = control.serve(_level(offer, control, None, now), waiting, column)
+        return self._tried(offer, planned)
 
     def _tried(self, offer: Offer, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
