@@ -12,7 +12,16 @@ from dataclasses import replace
 from typing import cast
 
 from app.contract import Answer, Array, Front, Klass, Lease, Served, Translated, wait
-from app.errors import BadText, MethodNotAllowed, NotFound, NotReady, StarlingError, TooLarge, TooManyConnections
+from app.errors import (
+    BadText,
+    ClientGone,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    StarlingError,
+    TooLarge,
+    TooManyConnections,
+)
 from app.http.answers import BINARY, COMPRESS_FROM, COMPRESSED, HEAD, JSON, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.http.body import inflate
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, check_rows, encode, slow_to_encode
@@ -291,7 +300,7 @@ async def refused(request: Request, error: BaseException) -> Response:
     head += b"x-request-id: %s\r\n" % request.request_id
     if status == MethodNotAllowed.status:
         head += b"allow: POST\r\n"
-    if (status < 499 or status == NotReady.status) and resources.refusals.needed():  # 499: the client has gone
+    if (status < ClientGone.status or status == NotReady.status) and resources.refusals.needed():
         request.drops_body = True
         await wait(resources.refusals)
     request.outcome = error
