@@ -62,6 +62,7 @@ class Placed:
 
     def free_rows(self, rows: Iterable[Row]) -> None:
         """Give back the slots of those rows that have ended, which nothing reads any more."""
+        raise NotImplementedError
 
     async def drain(self) -> None:
         """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
