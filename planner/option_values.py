@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from json import JSONDecodeError
 
-from app.scheduler.estimates import profile as profiles
-from app.scheduler.estimates.fields import LARGEST_MS, MS
-from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile import MS, Profile
+from app.scheduler.estimates.profile_format import LARGEST_MS, parse
 from app.scheduler.policies import default_workers
 from planner.profile_times import linear
 
@@ -27,7 +26,7 @@ def profile(text: str, max_batch: int = 0) -> Profile:
         return _linear(text, max_batch or _BATCH)
     with open(text, encoding="utf-8") as file:
         try:
-            measured = profiles.parse(json.load(file))
+            measured = parse(json.load(file))
         except (JSONDecodeError, UnicodeDecodeError) as exc:
             raise ValueError(f"profile: {text}: expected JSON, as `starling profile --out` writes it: {exc}") from None
         except ValueError as exc:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.scheduler.estimates.fields import LARGEST_MS, MS
-from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile import MS, Profile
+from app.scheduler.estimates.profile_format import LARGEST_MS
 
 
 def linear(fixed_ms: float, row_ms: float, max_batch: int) -> Profile:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from app.scheduler.estimates.profile import parse
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Klass, Outcome, PolicySpec, Program, Stage, Step, Unit, WorkerSpec
 from loadtest.common.paths import DOCS

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates import profile as profiles
+from app.scheduler.estimates.profile_format import parse
 from experiments.common.live import in_turns, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
@@ -72,7 +72,7 @@ class Scene:
             self.folder / "profiles", MODEL, "--model", f"{MODEL}={self.source('by length')}", "--threads",
             str(chosen.threads), "--workers", "1", "--budget-s", str(chosen.budget),
         )  # fmt: skip
-        if not profiles.parse(found).by_length:
+        if not parse(found).by_length:
             raise MeasurementError("the profile has no times by length, without which nothing is picked by length")
 
     def flags(self, way: str) -> Sequence[str]:

@@ -190,10 +190,12 @@ class MeasuredProfile:
     def as_dict(self) -> dict[str, Any]:
         import torch
 
+        from app.scheduler.estimates.profile_format import to_dict
+
         profile = self.profile
         best = {"batch": profile.best, "rows_per_s": profile.peak}
         made_with = {"torch": torch.__version__, "precision": self.precision}
-        return {**made_with, **profile.to_dict(), "fit": profile.fit, "best": best}
+        return {**made_with, **to_dict(profile), "fit": profile.fit, "best": best}
 
     def show(self) -> None:
         """Print the table and the fitted line."""

@@ -16,7 +16,7 @@ from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place
 from app.models.repository import Repository
-from app.scheduler.estimates.profile import parse
+from app.scheduler.estimates.profile_format import parse
 from planner.profile_times import at_length
 
 from .running import assert_refused, invoke, printed, succeeds

@@ -32,7 +32,9 @@ def test_profile_from_a_file(tmp_path: Path) -> None:
     smaller = printed("simulate", "--profile", str(path), "--load", "0.5", "--max-batch", "1", *FAST)
     assert (smaller["rate"], smaller["mean_batch"]) == (125, 1)
     path.write_text('{"batch_ms": {"1": 0}}')
-    assert_refused("mlp.json: batch_ms.1: expected milliseconds above 0", "simulate", "--profile", str(path))
+    assert_refused(
+        "mlp.json: batch_ms.1: expected greater than or equal to 0.000001, got 0", "simulate", "--profile", str(path)
+    )
 
 
 def test_optimum() -> None:

@@ -20,7 +20,8 @@ from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.settings import Settings
 from planner import sizing
 from planner.commands import profile_measure, size_profiles

@@ -19,7 +19,7 @@ import typer
 from torch import nn
 
 from app.cli.commands import cli
-from app.scheduler.estimates.profile import parse as parse_profile
+from app.scheduler.estimates.profile_format import parse as parse_profile
 
 from .documented import Block, Command, alike, curl, same_lines
 from .documented_world import World, given_file

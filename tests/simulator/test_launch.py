@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal.tables import solve
 from app.scheduler.types import AT_ONCE
 from planner.fleet import Setup

@@ -9,7 +9,8 @@ import pytest
 from tiers import full
 
 from app.scheduler.estimates.curve import STEADY, Curve
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal import solver
 from app.scheduler.optimal.tables import ControlTables, solve
 from planner.profile_times import linear

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal.solver import solve
 from app.scheduler.policies import POLICIES, Cut, Hold, Offer, Policy
 from app.scheduler.record import Entry, RecordingScheduler

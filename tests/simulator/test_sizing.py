@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import parse
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.types import Klass
 from planner import sizing
 from planner.fleet import Setup, counted

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from planner.fleet import Setup, run
 from planner.profile_times import peak_at
 from planner.simulated_front import FrontCosts

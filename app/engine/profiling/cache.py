@@ -26,9 +26,9 @@ from torch import fx, nn
 from app.contract import Model
 from app.engine.device import Device
 from app.models.checks.calling import only_exceptions
-from app.scheduler.estimates.fields import fault
 from app.scheduler.estimates.pairs import Pair, parse_pair
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse, to_dict
 
 log = logging.getLogger("starling.engine")
 
@@ -74,7 +74,7 @@ class ProfileCache:
         if before is not None and FRONT in before.extra:
             profile = replace(profile, extra={FRONT: before.extra[FRONT], **profile.extra})
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
-        return self._write(self.folder / key.file_name, profile.to_dict())
+        return self._write(self.folder / key.file_name, to_dict(profile))
 
     def load_pairs(self, key: ProfileKey) -> tuple[Pair, ...]:
         """All pairs of the model. Reads a file."""
@@ -125,7 +125,7 @@ def pairs_to_dict(key: ProfileKey, pairs: Iterable[Pair]) -> dict[str, Any]:
 
 def _pairs_of(data: Any) -> tuple[Pair, ...]:
     if not isinstance(data, dict) or not isinstance(data.get("beside"), list):
-        raise fault("beside", "a list of pairs", data)
+        raise ValueError(f"beside: expected a list of pairs, got {data!r}")  # noqa: TRY004 - of a file's content
     return tuple(map(parse_pair, data["beside"]))
 
 

@@ -18,6 +18,7 @@ from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.lengths import by_tokens
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import to_dict
 from app.scheduler.optimal.due import Due
 from app.scheduler.types import DeviceSpec
 
@@ -93,7 +94,7 @@ class ProfiledModel:
 
     def report(self) -> dict[str, Any]:
         """For the statistics, in milliseconds; `batch_ms` has a key of its own there."""
-        profile, data = self.profile, self.profile.to_dict()
+        profile, data = self.profile, to_dict(self.profile)
         return {
             "origin": self.origin,
             "made": str(profile.extra.get("made", "")),

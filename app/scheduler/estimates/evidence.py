@@ -13,9 +13,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from app.scheduler.estimates.curve import STEADY, Curve
-from app.scheduler.estimates.fields import interpolate, known_errors
-from app.scheduler.estimates.profile import Profile
-from app.scheduler.estimates.smooth import ONCE, Estimate, drawn
+from app.scheduler.estimates.profile import Profile, interpolate
+from app.scheduler.estimates.smooth import ONCE, Estimate, drawn, known_errors
 
 #: Ordinary batches that one counts as: of a warm-up, beside whatever ran then, which gives an error of about `ONCE`;
 #: and one beside no calls.

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
-from app.scheduler.estimates.fields import fault
-
 #: (first, second) -> by what fraction of its time a unit of the first program is slowed by one of the second beside it.
 PairSlowdowns = Mapping[tuple[int, int], float]
 
@@ -77,7 +75,7 @@ def parse_pair(data: Any) -> Pair:
         sizes = _SIZES.validate_python(extra.pop("sizes"))
         return Pair(extra.pop("model"), extra.pop("architecture"), sizes, extra)
     except (KeyError, TypeError, ValueError):
-        raise fault("beside", "pairs as `starling profile --beside` writes them", data) from None
+        raise ValueError(f"beside: expected pairs as `starling profile --beside` writes them, got {data!r}") from None
 
 
 class Paired(NamedTuple):

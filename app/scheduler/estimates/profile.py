@@ -1,24 +1,16 @@
-"""The profile format: the measured batch times of one model on one device, as a JSON object (docs/theory/estimates.md).
-
-Only `batch_ms` is required, or what its default is made of. Missing sizes are interpolated linearly. Unknown keys are
-kept unchanged. Milliseconds in files, integer nanoseconds in memory.
-"""
+"""The measured batch times of one model on one device. `profile_format` reads and writes them as a JSON object."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.scheduler.estimates import fields
 from app.scheduler.estimates.batch_monitor import regression
-from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
 from app.scheduler.estimates.lengths import time_at
 
-_KNOWN = {
-    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "length_ms", "stages",
-    "cell", "handover_ms", "error",
-}  # fmt: skip
+MS = 1_000_000  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,94 +123,25 @@ class Profile:
             stages=tuple(stage._each(change, max_batch) for stage in self.stages),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The object of the format, every size written out. `parse` is the inverse."""
-        data: dict[str, Any] = {**self.extra, "model": self.model, "device": self.device}
-        if self.threads is not None:
-            data["threads"] = self.threads
-        data["max_batch"] = self.max_batch
-        data["batch_ms"] = to_ms(self.batch_ns)
-        if self.errors:
-            data["error"] = {str(size): round(error, 4) for size, error in enumerate(self.errors, 1)}
-        if self.concurrency_ns:
-            data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
-        if self.handover_ns is not None:
-            data["handover_ms"] = self.handover_ns / MS
-        if self.by_length:
-            data["length_ms"] = {str(length): to_ms(times) for length, times in self.by_length}
-        if self.cell:
-            data["cell"] = True
-        if self.stages:
-            data["stages"] = [stage.to_dict() for stage in self.stages]
-        return data
-
 
 NOTHING_KNOWN = Profile()
 
 
-def parse(data: Any) -> Profile:
-    """A profile from the object of the format. Raises ValueError with the key, what was expected and what is there."""
-    if not isinstance(data, Mapping):
-        raise fault("profile", "an object", data)
-    for name in ("model", "device"):
-        if not isinstance(data.get(name, ""), str):
-            raise fault(name, "a text", data[name])
-    threads = data.get("threads")
-    if threads is not None:
-        threads = fields.whole(threads, "threads")
-    max_batch = fields.whole(data["max_batch"], "max_batch") if "max_batch" in data else None
-    cell = data.get("cell", False)
-    if not isinstance(cell, bool):
-        raise fault("cell", "true or false", cell)
-    lengths = tuple(fields.tables(data.get("length_ms", {}), "length_ms", "length", max_batch).items())
-    stages = _stages(data.get("stages", ()), max_batch)
-    if "batch_ms" in data:
-        batch_ns = fields.times(data["batch_ms"], "batch_ms", max_batch)
-    elif stages:
-        batch_ns = tuple(map(sum, zip(*(stage.batch_ns for stage in stages), strict=True)))
-    elif lengths:
-        batch_ns = lengths[-1][1]
-    else:
-        raise ValueError("batch_ms: expected the times of batches by size, got nothing")
-    if lengths:
-        _check_largest("length_ms", len(lengths[0][1]), len(batch_ns))
-    for number, stage in enumerate(stages):
-        _check_largest(f"stages.{number}", stage.max_batch, len(batch_ns))
-    at_once = fields.tables(data.get("concurrency", {}), "concurrency", "number of units", len(batch_ns))
-    if 1 in at_once:
-        raise ValueError("concurrency.1: expected at least 2 units; 1 is batch_ms")
-    return Profile(
-        batch_ns=batch_ns,
-        model=data.get("model", ""),
-        device=data.get("device", ""),
-        threads=threads,
-        concurrency_ns=at_once,
-        extra={key: value for key, value in data.items() if key not in _KNOWN},
-        by_length=lengths,
-        stages=stages,
-        cell=cell,
-        handover_ns=fields.handover(data["handover_ms"]) if "handover_ms" in data else None,
-        errors=fields.errors(data.get("error", {}), len(batch_ns)),
-    )
+def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float]:
+    """The value at each point: the known one, or linearly interpolated between the nearest known ones.
 
-
-def _stages(given: Any, max_batch: int | None) -> tuple[Profile, ...]:
-    """The profiles of stages. One without `max_batch` gets that of the whole model."""
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise fault("stages", "a list of profiles", given)
-    stages = []
-    for number, data in enumerate(given):
-        try:
-            known = isinstance(data, Mapping) and max_batch is not None
-            stage = parse({"max_batch": max_batch, **data} if known else data)
-        except ValueError as exc:
-            raise ValueError(f"stages.{number}.{exc}") from None
-        if stage.stages:
-            raise ValueError(f"stages.{number}.stages: expected none, a stage has no stages of its own")
-        stages.append(stage)
-    return tuple(stages)
-
-
-def _check_largest(key: str, largest: int, expected: int) -> None:
-    if largest != expected:
-        raise ValueError(f"{key}: expected times up to the largest batch, {expected} rows, got up to {largest}")
+    Raises ValueError for a point below or above all known ones.
+    """
+    places = sorted(known)
+    values = []
+    for point in points:
+        above = bisect_left(places, point)
+        if above < len(places) and places[above] == point:
+            values.append(known[point])
+            continue
+        if not 0 < above < len(places):
+            raise ValueError(f"interpolate: expected points from {places[0]} to {places[-1]}, got {point}")
+        low, high = places[above - 1], places[above]
+        share = (point - low) / (high - low)
+        values.append(known[low] + share * (known[high] - known[low]))
+    return values

@@ -106,3 +106,12 @@ def _line_at(size: int, sizes: Sequence[int], known: Mapping[int, Estimate], tru
     # If hardly more than one size counts, there is no slope: rounding alone would make one.
     slope = max(0.0, rise / square) if square > _LEAST_SPREAD * total else 0.0
     return max(level + slope * (size - middle), level / 2)  # bounded, because a steep line could cross 0
+
+
+def known_errors(known: Mapping[int, float], max_batch: int) -> tuple[float, ...]:
+    """By size; one that was not measured is known no better than the nearest that was, nor than a curve bends."""
+
+    def error(size: int) -> float:
+        return known[size] if size in known else max(UNMEASURED, known[min(known, key=lambda one: abs(one - size))])
+
+    return tuple(map(error, range(1, max_batch + 1)))

@@ -6,7 +6,8 @@ import pytest
 
 from app.engine.profiling.idle import at_lengths, points
 from app.scheduler.estimates.evidence import IDLE, WARM_UP, Evidence, Point, UnitTime
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse, to_dict
 from planner.profile_times import linear
 
 MS = 1_000_000
@@ -61,7 +62,7 @@ def test_profile_by_length_and_stage() -> None:
     first, second = profile.stages
     assert first.by_length[2] == (32, (8 * MS, 16 * MS, 24 * MS, 32 * MS))
     assert second.batch_ns == (12 * MS, 24 * MS, 36 * MS, 48 * MS)
-    assert parse(profile.to_dict()) == profile
+    assert parse(to_dict(profile)) == profile
 
 
 def test_steps_of_a_recurrent_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile, interpolate
+from app.scheduler.estimates.profile_format import parse, to_dict
 from planner.profile_times import at_length, linear, occupied_ns, peak_at
 
 EXAMPLES = repeatable(100)
@@ -41,7 +42,7 @@ def test_cut_to_a_smaller_batch() -> None:
     cut = parse(FULL).up_to(2)
     assert (cut.batch_ns, cut.concurrency_ns) == ((1_000_000, 1_500_000), {2: (1_500_000, 2_000_000)})
     assert cut.handover_ns == 250_000
-    assert parse(cut.to_dict()) == cut
+    assert parse(to_dict(cut)) == cut
     with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
         parse(FULL).up_to(5)
 
@@ -56,13 +57,13 @@ def test_each_stage_is_handed_over() -> None:
     profile = parse({"stages": stages, "handover_ms": 0.1})
     assert [stage.handover_ns for stage in profile.of_stages()] == [100_000, 100_000]
     assert occupied_ns(profile) == (3_200_000,)
-    assert parse(profile.to_dict()) == profile
+    assert parse(to_dict(profile)) == profile
     assert [stage.handover_ns for stage in parse({"stages": stages}).of_stages()] == [None, None]
 
 
 def test_unknown_keys_are_kept() -> None:
     data = {**FULL, "torch": "2.13", "notes": [1], "power_w": {"idle": 1, "busy": 2, "sensor": "rapl"}}
-    kept = parse(data).to_dict()
+    kept = to_dict(parse(data))
     assert (kept["torch"], kept["notes"], kept["power_w"]["sensor"]) == ("2.13", [1], "rapl")
 
 
@@ -81,11 +82,33 @@ def test_a_fit_has_no_slope_from_one_size_and_tells_how_far_off_it_is() -> None:
     assert Profile((10, 20, 10, 20)).fit["residual"] == pytest.approx(0.298, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ([], "profile: expected a valid dictionary, got "),
+        ({"batch_ms": {}}, "batch_ms: expected the times of batches by size, got nothing"),
+        ({"batch_ms": {"2": 1, "4": 1}}, "batch_ms.1: expected a time for 1 row, got nothing"),
+        ({"batch_ms": {"1": 1, "8": 1}}, "batch_ms.4: expected a time for 4 rows, got nothing"),
+        ({"batch_ms": {"1": 1, "4": 1, "8": 1}}, "batch_ms.8: expected sizes up to max_batch, 4"),
+        ({"batch_ms": {"1": True, "4": 1}}, "batch_ms.1: expected a valid number, got True"),
+        ({"concurrency": {"2": {"1": 1}}}, "concurrency.2.4: expected a time for 4 rows, got nothing"),
+        ({"concurrency": {"1": {"1": 1, "4": 1}}}, "concurrency.1.[key]: expected greater than or equal to 2, got '1'"),
+        ({"error": {"1": -1}}, "error.1: expected greater than or equal to 0, got -1"),
+        ({"stages": [{"batch_ms": {"1": 1}}]}, "stages.0.batch_ms.4: expected a time for 4 rows, got nothing"),
+        ({"stages": [{"stages": [1]}]}, "stages.0.stages: List should have at most 0 items"),
+        ({"threads": 0}, "threads: expected greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_wrong_key_is_named(changed: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        parse({**FULL, **changed} if changed else changed)
+
+
 @pytest.mark.parametrize("huge", [1e308, 10**400, float("inf"), float("nan")])
 def test_a_time_that_is_no_number_of_nanoseconds_is_refused(huge: float) -> None:
     """A stored file with one is measured again; on the command line it is one line."""
     for key, value in (("handover_ms", huge), ("batch_ms", {"1": 1.0, "4": huge})):
-        with pytest.raises(ValueError, match=rf"^{key}.*: expected a number, got"):
+        with pytest.raises(ValueError, match=rf"^{key}[.\d]*: expected .*, got"):
             parse({**FULL, key: value})
     if isinstance(huge, float):
         for parts in ((huge, 1.0), (1.0, huge)):

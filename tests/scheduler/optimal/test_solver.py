@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal.solver import evaluate, solve, values
 from planner.profile_times import linear
 

@@ -10,7 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 from tiers import full
 
-from app.scheduler.estimates.profile import Profile, parse
+from app.scheduler.estimates.profile import Profile
+from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.process import Process
