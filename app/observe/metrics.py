@@ -62,21 +62,6 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Spent:
-    """A count, and the sum of durations in nanoseconds."""
-
-    count: int = 0
-    ns: int = 0
-
-    def add(self, ns: int) -> None:
-        self.count += 1
-        self.ns += ns
-
-    def as_dict(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
-
-
-@dataclass(slots=True)
 class ComputeParts:
     """A count, and the sums of nanoseconds of each part of computing: gathering inputs, the model, copying outputs."""
 
@@ -188,7 +173,7 @@ class ModelStats:
         self.rows_answered = 0  # of calls that were answered well
         self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
         self.last = 0.0  # seconds since the epoch
-        self.profiled = Spent()  # batches that measured the idle model, and their compute time
+        self.profiled = Histogram(())  # compute times of the batches that measured the idle model
 
     def call_answered(
         self, outcome: str, total_ns: int, klass: Klass, answer: Answer | None = None, rows: int = 0

@@ -114,7 +114,7 @@ class IdleMeasurement:
             raise GoneError
         measured = await self._measuring.measure(model.executor, batches)
         for one in measured:
-            model.stats.profiled.add(one.completion.outcome.compute_ns)
+            model.stats.profiled.observe(one.completion.outcome.compute_ns / 1e9)
         return measured
 
     def _batches(self, point: Point) -> list[tuple[int, Slots]]:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
 
@@ -176,7 +175,7 @@ class Profiling:
 
     async def _measure(self, model: ProfiledModel) -> None:
         """Measure the model and give the scheduler its profile."""
-        before, known = replace(model.stats.profiled), model.profile
+        before, known = model.stats.profiled.as_dict(), model.profile
         log.info(
             "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
             model.name, self._budget_ns / 1e9,
@@ -187,10 +186,10 @@ class Profiling:
             return
         except RuntimeError as exc:
             log.warning("model %s: its profile is not measured: %s", model.name, exc)
-        spent = model.stats.profiled
+        spent = model.stats.profiled.as_dict()
         log.info(
             "model %s: measuring has ended: %d batches, which took %.3g s",
-            model.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
+            model.name, spent["count"] - before["count"], (spent["ns"] - before["ns"]) / 1e9,
         )  # fmt: skip
         if model.profile is known:
             return
