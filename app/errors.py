@@ -28,8 +28,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, get_args
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -194,6 +198,32 @@ class ConfigError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(presentable(message))
+
+
+def explain(error: ValidationError, table: type[BaseModel]) -> str:
+    """The first fault of values that do not fit `table`, as `inputs[0].shape: expected ..., got ...`."""
+    first = error.errors()[0]
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    if first["type"] == "missing":
+        return f"{where}: expected a value, got none"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key; expected one of {', '.join(_known_keys(table, first['loc'][:-1]))}"
+    if first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+        # a validator of a whole table names the key within it
+        return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
+    wanted = first["msg"].removeprefix("Input should be ").partition(", unable to parse")[0]
+    wanted = wanted.replace("valid integer", "integer").replace("a valid ", "a ")
+    return f"{where}: expected {wanted.replace('a integer', 'an integer')}, got {first['input']!r}"
+
+
+def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """The keys of the table that these steps of a location lead to."""
+    for step in steps:
+        if isinstance(step, str):
+            kind = table.model_fields[step].annotation
+            table = next(each for each in (*get_args(kind), kind) if isinstance(each, type))
+    return list(table.model_fields)
 
 
 def not_installed(name: str, packages: str = "") -> ConfigError:

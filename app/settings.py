@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from app.errors import ConfigError
+from app.errors import ConfigError, explain
 from app.machine import cpu_cores
 
 MIB = 1 << 20
@@ -138,7 +138,7 @@ class Settings(BaseModel):
     @classmethod
     def _finite(cls, value: object) -> object:
         if isinstance(value, int | float) and value > _MOST:
-            raise ValueError(f"expected at most {_MOST:g}")
+            raise ValueError(f"expected at most {_MOST:g}, got {value:g}")
         return value
 
     @field_validator("workers", mode="before")
@@ -151,9 +151,9 @@ class Settings(BaseModel):
     def _prefix_is_one(cls, value: str) -> str:
         prefix = value.rstrip("/")
         if prefix and not _PREFIX.fullmatch(prefix):
-            raise ValueError("expected a path such as /models")
+            raise ValueError(f"expected a path such as /models, got {value!r}")
         if prefix.split("/")[1:2] and prefix.split("/")[1] in _OWN:
-            raise ValueError("expected a prefix that none of the server's own paths begins with")
+            raise ValueError(f"expected a prefix that none of the server's own paths begins with, got {value!r}")
         return prefix
 
     @field_validator("cors_origins", mode="before")
@@ -177,7 +177,7 @@ class Settings(BaseModel):
     @classmethod
     def _device_known(cls, value: str) -> str:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-            raise ValueError("expected auto, cpu, cuda or cuda:N")
+            raise ValueError(f"expected auto, cpu, cuda or cuda:N, got {value!r}")
         return value
 
     @model_validator(mode="after")
@@ -223,7 +223,7 @@ def capacities(text: str) -> list[str]:
     for part in parts:
         count, times, rows = part.rpartition("x")
         if not rows.isdigit() or (times and not (count.isdigit() and 0 < int(count) <= _MOST_WORKERS)):
-            raise ValueError("expected capacities such as 32,32 or 2x32")
+            raise ValueError(f"expected capacities such as 32,32 or 2x32, got {text!r}")
         found += [rows] * int(count or 1)
     return found
 
@@ -240,11 +240,7 @@ def settings_from(given: dict[str, Any]) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        got = f", got {first['input']!r}" if first["loc"] else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{field}: {message}{got}" if field else message) from None
+        raise ConfigError(explain(exc, Settings)) from None
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from app.errors import BadRequest, ConfigError
-from app.models.description.config_tables import Table, expects, explain
+from app.errors import BadRequest, ConfigError, explain
+from app.models.description.config_tables import Table, expects
 from app.values.tensors import shown
 from app.values.text_fields import BY_NAME, is_neutral
 

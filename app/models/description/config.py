@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.contract import Batching, ModelInfo, ModelSource
-from app.errors import ConfigError
-from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, expects, explain
+from app.errors import ConfigError, explain
+from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, expects
 from app.models.description.declared_specs import input_specs, output_specs
 from app.models.tasks.task_specs import TASKS
 

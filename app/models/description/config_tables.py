@@ -6,11 +6,11 @@ How the tables fit together is checked in `declared_specs.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.contract import DATATYPES, is_integer
 from app.models.tasks.task_specs import TASKS
@@ -24,31 +24,6 @@ class Table(BaseModel):
 
     # strict: TOML has types, so the string "32" where a number belongs is a mistake
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-def explain(error: ValidationError, table: type[BaseModel]) -> str:
-    """The first fault, as `inputs[0].shape: expected ..., got ...`."""
-    first = error.errors()[0]
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    if first["type"] == "missing":
-        return f"{where}: expected a value, got none"
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; expected one of {', '.join(_known_keys(table, first['loc'][:-1]))}"
-    if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
-        # a validator of a whole table names the key within it
-        return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
-    wanted = first["msg"].removeprefix("Input should be ").replace("valid integer", "integer").replace("a valid ", "a ")
-    return f"{where}: expected {wanted.replace('a integer', 'an integer')}, got {first['input']!r}"
-
-
-def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
-    """The keys of the table that these steps of a location lead to."""
-    for step in steps:
-        if isinstance(step, str):
-            kind = table.model_fields[step].annotation
-            table = next(each for each in (*get_args(kind), kind) if isinstance(each, type))
-    return list(table.model_fields)
 
 
 def expects(wanted: str, fits: Callable[[Any], object]) -> AfterValidator:

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from app.contract import DATATYPES, SampleRow, TensorSpec, axis_bounds
-from app.errors import ConfigError
+from app.errors import ConfigError, explain
 from app.models.base import PADDED, V2_DATATYPES
 from app.models.checks.samples import made_up_rows, stack
-from app.models.description.config_tables import InputTable, explain
+from app.models.description.config_tables import InputTable
 from app.models.description.declared_specs import input_specs
 
 InputTables = list[dict[str, Any]]
