@@ -91,3 +91,20 @@ def test_a_compiled_model_runs_while_another_is_traced():
             return x
 
     fx.Tracer().trace(Net())
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_call_that_begins_in_a_trace_and_goes_on_after_it_is_of_its_own_model():
+    begun = []
+
+    class Net(nn.Module):
+        def forward(self, x):
+            begun.append((nn.Module.__call__, nn.Module.__getattr__))  # another thread has looked them up
+            return x
+
+    tracer, other = fx.Tracer(), nn.Linear(3, 3)
+    graphs = [tracer.trace(Net()) for _ in range(2)]
+    assert [len(graph.nodes) for graph in graphs] == [2, 2]
+    call, attribute = begun[0]
+    assert torch.equal(call(other, torch.ones(2, 3)), other(torch.ones(2, 3)))
+    assert attribute(other, "weight") is other.weight

@@ -42,16 +42,26 @@ def _alone(function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any
     return alone
 
 
+def _run(m: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+def _as_it_is(attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+    return attr_val
+
+
 @wraps(_trace)
 def _own_thread_alone(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
     own = threading.get_ident()
+    for name in ("call_module", "getattr"):  # of its last trace
+        vars(self).pop(name, None)
     record_call, record_attribute = self.call_module, self.getattr
 
     def call_module(m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        return record_call(m, forward, args, kwargs) if threading.get_ident() == own else forward(*args, **kwargs)
+        return (record_call if threading.get_ident() == own else _run)(m, forward, args, kwargs)
 
     def attribute(attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        return record_attribute(attr, attr_val, parameter_proxy_cache) if threading.get_ident() == own else attr_val
+        return (record_attribute if threading.get_ident() == own else _as_it_is)(attr, attr_val, parameter_proxy_cache)
 
     with _TRACING:
         vars(self).update(call_module=call_module, getattr=attribute)
@@ -60,8 +70,7 @@ def _own_thread_alone(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
             return _trace(self, *args, **kwargs)
         finally:
             _here.traces -= 1
-            for name in ("call_module", "getattr"):
-                vars(self).pop(name, None)
+            vars(self).update(call_module=_run, getattr=_as_it_is)  # other threads may be between the two yet
 
 
 @wraps(_is_tracing)
