@@ -157,16 +157,23 @@ SETTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+_builds = 0  # of models, that have ended
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _TorchSeed:
-    """Two are equal if the seed is: drawing changes the state."""
+    """Two are equal if the seed is: drawing changes the state. Or if a model was built between: it may have seeded."""
 
     seed: int
-    state: torch.Tensor = field(compare=False)
+    state: torch.Tensor
+    builds: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TorchSeed) and (self.seed == other.seed or self.builds != other.builds)
 
 
 def _torch_seed() -> _TorchSeed:
-    return _TorchSeed(torch.initial_seed(), torch.get_rng_state())
+    return _TorchSeed(torch.initial_seed(), torch.get_rng_state(), _builds)
 
 
 #: Of a batch. A model that seeds torch once, when it is built, does no harm.
@@ -190,12 +197,14 @@ class ProcessState:
             return cls(settings) if alone else None
 
     def put_back(self, *, always: bool = False) -> list[tuple[Setting, Any]]:
-        """Put back what has changed, unless another thread builds a model (`always`: then too). Returns what it was
-        changed to.
+        """Put back what has changed, unless another thread builds a model (`always`: this one has built one). Returns
+        what it was changed to.
         """
+        global _builds
         with held(PATCHING, 0.0) as alone:
             if not (alone or always):
                 return []
+            _builds += always
             changed = []
             for setting, before in self._before:
                 now = setting.now()

@@ -99,6 +99,15 @@ def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said
     assert (random.getstate(), np.random.get_state()[1].tolist()) == drawn
 
 
+def test_a_model_that_seeds_torch_when_it_is_built_is_not_taken_for_a_batch_that_ran_meanwhile(tmp_path):
+    before = ProcessState(OF_BATCHES)
+    load(write(tmp_path, "def build():\n    torch.manual_seed(7)\n    return abs\n"))
+    assert before.put_back() == []
+    before = ProcessState(OF_BATCHES)
+    torch.manual_seed(8)
+    assert [(setting.name, now.seed) for setting, now in before.put_back()] == [("torch's seed", 8)]
+
+
 def run_one(executor):
     with torch.inference_mode():
         state = ProcessState()
