@@ -79,32 +79,21 @@ def _put_errors(before: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """Two are equal if the first handler, which is the server's, is the same: those that a model adds do no harm."""
+class _Handlers(list[logging.Handler]):
+    """Equal if the first, which is the server's, is the same: those that a model adds do no harm."""
 
-    level: int
-    first: list[logging.Handler]
-    disabled: bool
-    handlers: list[logging.Handler] = field(compare=False)
-
-    def __str__(self) -> str:
-        return f"level {self.level} and {self.handlers}{', off' if self.disabled else ''}"
+    def __eq__(self, other: Any) -> bool:
+        return bool(self[:1] == other[:1])
 
 
-def _log() -> _Log:
-    root = logging.root
-    return _Log(root.level, root.handlers[:1], _SERVER.disabled, root.handlers[:])
+def _put_handlers(before: _Handlers) -> None:
+    logging.root.handlers[:] = before
 
 
-def _put_log(before: _Log) -> None:
-    logging.root.setLevel(before.level)
-    if logging.root.handlers[:1] != before.first:  # as after basicConfig(force=True)
-        logging.root.handlers[:] = before.handlers
-    if _SERVER.disabled != before.disabled:  # dictConfig turns all off that it does not name
-        for one in logging.root.manager.loggerDict.values():
-            if isinstance(one, logging.Logger):
-                one.disabled = before.disabled
+def _put_disabled(before: bool) -> None:
+    for one in logging.root.manager.loggerDict.values():  # dictConfig turns all off that it does not name
+        if isinstance(one, logging.Logger):
+            one.disabled = before
 
 
 def _recursion_limit() -> int:
@@ -149,7 +138,9 @@ SETTINGS = (
     Setting("the recursion limit", _recursion_limit, sys.setrecursionlimit),
     Setting("warnings that are errors", _errors, _put_errors),
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
-    Setting("the log", _log, _put_log),
+    Setting("the level of the log", lambda: logging.root.level, logging.root.setLevel),
+    Setting("the handlers of the log", lambda: _Handlers(logging.root.handlers), _put_handlers),
+    Setting("the server's log being off", lambda: _SERVER.disabled, _put_disabled),
     Setting("the garbage collection", _collects, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),

@@ -136,13 +136,13 @@ def is_onnx(source: str) -> bool:
 def model_info(config: ModelTable, source: ModelSource, overrides: Mapping[str, object] | None = None) -> ModelInfo:
     """The ModelInfo that the file declares. Reads the files of labels.
 
-    `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
-    None counts as not given. Raises ConfigError for axes or labels that do not fit together, and for a wrong override.
-    Outputs may have axes that no input has: the loader checks whether the model may have such. For a task, inputs and
-    outputs are those known before the model is loaded.
+    `overrides` holds fields of `contract.Batching` that beat the file's: flags and environment variables, which
+    Settings has checked. Raises ConfigError for axes or labels that do not fit together. Outputs may have axes that no
+    input has: the loader checks whether the model may have such. For a task, inputs and outputs are those known before
+    the model is loaded.
     """
     path = source.folder / FILE_NAME
-    batching = _batching(config.batching, overrides or {})
+    batching = Batching.model_validate({**config.batching.model_dump(exclude_unset=True), **(overrides or {})})
     if config.task is not None:
         inputs, outputs = TASKS[config.task].sent, TASKS[config.task].answered
     else:
@@ -158,12 +158,3 @@ def model_info(config: ModelTable, source: ModelSource, overrides: Mapping[str, 
         outputs=outputs,
         batching=batching,
     )
-
-
-def _batching(declared: Batching, overrides: Mapping[str, object]) -> Batching:
-    given = {key: value for key, value in overrides.items() if value is not None}
-    try:
-        Batching.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError(f"setting {explain(error, Batching)}") from None
-    return Batching.model_validate({**declared.model_dump(exclude_unset=True), **given})

@@ -5,10 +5,9 @@ Every fault is a ConfigError `FILE: KEY: expected ..., got ...`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,25 +16,15 @@ from app.errors import ConfigError
 from app.models.description.config_tables import InputTable, OutputTable, TensorTable, is_fixed
 from app.models.model_files import file_at
 
+_Table = TypeVar("_Table", bound=TensorTable)
 _LONGEST = (1 << 31) - 1  # for an axis without bound: longer rows do not fit in a request body
 
 
 def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, ...]:
     """The inputs in the order declared. Raises ConfigError naming `path` and the key."""
     sent = {table.name: table for table in tables if not table.made}
-    bounds = _bounds(path, tables)
-    specs: list[TensorSpec] = []
-    for index, table in enumerate(tables):
-        with _errors_of(path, "inputs", index):
-            specs.append(_input_spec(table, sent, bounds))
-    return tuple(specs)
-
-
-def _input_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
-    if table.made:
-        return _made_spec(table, sent, bounds)
-    values = {key: getattr(table, key) for key in ("pad_value", "minimum", "maximum")}
-    return _spec(table, _axis_names(table), bounds, **values)
+    bounds = dict(bounded for table in reversed(tables) for bounded in _bounds(table))  # in any of an axis's inputs
+    return _each(path, "inputs", tables, lambda table: _input_spec(table, sent, bounds))
 
 
 def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -45,11 +34,23 @@ def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[Ten
     name no input has: see `refuse_own_axes`.
     """
     bounds = axis_bounds(inputs)
-    specs = []
-    for index, table in enumerate(tables):
-        with _errors_of(path, "outputs", index):
-            axes = tuple(_output_axis(axis, bounds, inputs) for axis in _axis_names(table))
-            specs.append(_spec(table, axes, bounds, labels=_read_labels(path.parent, table)))
+
+    def spec(table: OutputTable) -> TensorSpec:
+        axes = tuple(_output_axis(axis, bounds, inputs) for axis in _axis_names(table))
+        return _spec(table, axes, bounds, labels=_read_labels(path.parent, table))
+
+    return _each(path, "outputs", tables, spec)
+
+
+def _each(
+    path: Path, key: str, tables: Sequence[_Table], make: Callable[[_Table], TensorSpec]
+) -> tuple[TensorSpec, ...]:
+    """A spec of each table. A ValueError, `KEY: expected ..., got ...`, becomes a ConfigError that names the table."""
+    specs: list[TensorSpec] = []
+    try:
+        specs.extend(map(make, tables))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {key}[{len(specs)}].{error}") from None
     return tuple(specs)
 
 
@@ -67,30 +68,25 @@ def refuse_own_axes(path: Path, info: ModelInfo) -> None:
                 )
 
 
-@contextmanager
-def _errors_of(path: Path, key: str, index: int) -> Iterator[None]:
-    """A ValueError of one table, `KEY: expected ..., got ...`, becomes a ConfigError that names file and table."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{path}: {key}[{index}].{error}") from None
+# inputs
 
 
-def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
-    """The largest length of each variable axis that has one. An axis may be bounded in any of its inputs."""
-    bounds: dict[str, int] = {}
-    for index, table in enumerate(tables):
-        for axis, bound in zip(_axis_names(table), table.max_shape or (), strict=False):
-            with _errors_of(path, "inputs", index):
-                if axis and bound != -1 and bounds.setdefault(axis, bound) != bound:
-                    raise ValueError(
-                        f"max_shape: expected {bounds[axis]} for the axis {axis!r}, which another input bounds so, "
-                        f"got {bound}"
-                    )
-    return bounds
+def _bounds(table: InputTable) -> list[tuple[str, int]]:
+    """The variable axes that this table bounds, with their largest lengths."""
+    both = zip(_axis_names(table), table.max_shape or (), strict=False)
+    return [(axis, bound) for axis, bound in both if axis and bound != -1]
 
 
-# inputs that the server makes
+def _input_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
+    for axis, bound in _bounds(table):
+        if bound != bounds[axis]:
+            raise ValueError(
+                f"max_shape: expected {bounds[axis]} for the axis {axis!r}, which another input bounds so, got {bound}"
+            )
+    if table.made:
+        return _made_spec(table, sent, bounds)
+    values = {key: getattr(table, key) for key in ("pad_value", "minimum", "maximum")}
+    return _spec(table, _axis_names(table), bounds, **values)
 
 
 def _made_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
