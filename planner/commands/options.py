@@ -138,4 +138,4 @@ def load_model(source: ModelSource, max_batch: int = 0) -> Model:
     """Load the model with the same code as the server."""
     from app.models.loading import load
 
-    return load(source, {"max_batch": max_batch or None})
+    return load(source, {"max_batch": max_batch} if max_batch else None)
