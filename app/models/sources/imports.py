@@ -70,9 +70,9 @@ def optional(module: str) -> ModuleType:
 def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
     with held(_IMPORTING):
-        found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
-    if (namespace := current()) is not None:
-        namespace.outside.add(module.partition(".")[0])
+        namespace = current() or Namespace(folder)
+        found: Any = namespace.run(folder / module) if module.endswith(".py") else importlib.import_module(module)
+    namespace.outside.add(module.partition(".")[0])
     for part in name.split("."):
         if not hasattr(found, part):
             other = _shadowed(module) or _instead(found)
@@ -93,13 +93,6 @@ def _instead(module: Any) -> str:
         if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     ]
     return f", but {', '.join(own[:_MOST_NAMES])}" if own else ""
-
-
-def load_file(path: Path) -> ModuleType:
-    """Run a Python file in the namespace of the load that runs, or in one of its own. Raises what the code raises."""
-    namespace = current() or Namespace(path.parent)
-    with held(_IMPORTING):
-        return namespace.run(path)
 
 
 # why an import failed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,17 +60,6 @@ class QuestionReader(WindowReader):
         return SampleRow((np.array(b"What day?", object), np.array(text.encode(), object)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """The best answer of a window: its score, its first and last token in the encoding, and the score of there being
-    none."""
-
-    score: float
-    first: int
-    last: int
-    none: float
-
-
 class SpanAnswers(Answers):
     """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the CLS token.
 
@@ -103,25 +91,28 @@ class SpanAnswers(Answers):
             own = np.array([number == 1 for number in asked.encoding.sequence_ids])  # tokens of the context
             cls = np.array(asked.encoding.ids) == self._cls
             spans = [self._best(next(rows)[: len(each)], own[each], cls[each], each) for each in asked.windows]
-            best = max(spans, key=lambda span: span.score)
-            none = min(span.none for span in spans)
-            if np.isnan([span.score for span in spans]).any():
+            scores, tokens, nones = zip(*spans, strict=True)
+            best, none = max(scores), min(nones)
+            if np.isnan(scores).any():
                 found.append((b"", np.nan, 0, 0))
-            elif impossible and none > best.score:
+            elif impossible and none > best:
                 found.append((b"", none, 0, 0))
             else:
-                start, end = _characters(asked.text, asked.encoding, best.first, best.last)
-                found.append((asked.text[start:end].encode(), best.score, start, end))
+                start, end = _characters(asked.text, asked.encoding, *tokens[scores.index(best)])
+                found.append((asked.text[start:end].encode(), best, start, end))
         columns = zip(zip(*found, strict=True), (object, np.float32, np.int64, np.int64), strict=True)
         return [np.array(values, kind) for values, kind in columns], None
 
     @staticmethod
-    def _best(logits: Array, own: Array, cls: Array, window: WindowPlaces) -> _Span:
-        """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
+    def _best(logits: Array, own: Array, cls: Array, window: WindowPlaces) -> tuple[float, tuple[int, int], float]:
+        """The best answer of a window: its score, its first and last token in the encoding, and the score of none.
+
+        The CLS token takes part in the softmax, but is never part of an answer.
+        """
         raised = np.exp(np.where((own | cls)[:, None], logits, _HIDDEN) - logits[own | cls].max(axis=0))
         likely = raised / raised.sum(axis=0)
         if np.isnan(likely).any():
-            return _Span(np.nan, 0, 0, np.nan)
+            return np.nan, (0, 0), np.nan
         none = float(likely[cls].prod(axis=1).max(initial=0))
         starts, ends = np.where(own[:, None], likely, 0).T
         best = (-1.0, 0, 0)  # score, and the first and last token of the window
@@ -130,7 +121,7 @@ class SpanAnswers(Answers):
             first = int(scores.argmax())
             best = max(best, (float(scores[first]), first, first + length))
         score, first, last = best
-        return _Span(score, window[first], window[last], none)
+        return score, (window[first], window[last]), none
 
 
 def _characters(context: str, encoding: Any, first: int, last: int) -> tuple[int, int]:
