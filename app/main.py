@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,8 +20,6 @@ from app.collector import Collector
 from app.contract import Batching, Model, Served
 from app.engine.device import Device
 from app.engine.engine import Engine
-from app.engine.memory import Memory
-from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
 from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
 from app.errors import as_config_error
@@ -56,23 +53,6 @@ _BUILD = {"version": __version__, "python": platform.python_version(), "torch": 
 _OVERRIDES = ("policy", "max_batch", "max_delay_ms", "max_queue")
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What is made before the server starts, so that a mistake in the settings ends the command.
-
-    `gpu`: the index of the GPU; None: the CPU.
-    """
-
-    settings: Settings
-    lifecycle: Lifecycle
-    collector: Collector
-    repository: Repository
-    gpu: int | None
-    memory: Memory
-    record: RecordFile | None
-    resources: Resources
-
-
 def create_app(
     settings: Settings,
     lifecycle: Lifecycle | None = None,
@@ -86,45 +66,106 @@ def create_app(
     Raises ConfigError if the models, the GPU or the key files cannot be found, or the record cannot be written. A fault
     of a single model is not raised: the repository index shows it.
     """
-    prepared = _prepare(settings, lifecycle or Lifecycle(), collector or Collector(None))
+    server = _Server(settings, lifecycle or Lifecycle(), collector or Collector(None), on_ready)
     # app/http/openapi/ makes the OpenAPI document: FastAPI does not know the inference routes, and its own pages load
     # scripts from another host.
-    app = FastAPI(lifespan=partial(_lifespan, prepared, on_ready), openapi_url=None)
+    app = FastAPI(lifespan=server.lifespan, openapi_url=None)
     app.include_router(control)
-    open_paths = _add_pages(app, settings, prepared.resources.auth)
-    install_error_handlers(app, prepared.resources.rejected)
-    return HttpApp(app, prepared.resources, open_paths)
+    open_paths = _add_pages(app, settings, server.resources.auth)
+    install_error_handlers(app, server.resources.rejected)
+    return HttpApp(app, server.resources, open_paths)
 
 
-def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> _Prepared:
-    """Raises as `create_app`."""
-    with as_config_error():
-        policy_class(settings.policy or Batching().policy)
-    auth = Auth(
-        keys_of("api_key", settings.api_key, settings.api_key_file),
-        keys_of("admin_key", settings.admin_key, settings.admin_key_file),
-        control=settings.model_control,
-        origins=settings.cors_origins,
-    )
-    lifecycle.tick_callbacks.append(auth.reread)
-    https = settings.tls_cert is not None
-    tracer = tracer_of(settings.otlp_endpoint, __version__, os.environ, https=https)
-    gpu = cuda.device_index(settings.device)
-    repository = Repository(settings.repository, settings.model)
-    # Raises before anything starts if the folder cannot be read or has no model.
-    names = list(repository.scan(required=not settings.loads_later))
-    memory = memory_of(settings, len(names), on_gpu=gpu is not None)
-    record = open_record(settings)
-    resources = Resources(
-        _limits(settings, memory.bodies),
-        auth=auth,
-        connections=lambda: lifecycle.connections(),
-        access_log=settings.access_log,
-        tracer=tracer,
-        cors=Cors(settings.cors_origins) if settings.cors_origins else None,
-        root_path=settings.root_path,
-    )
-    return _Prepared(settings, lifecycle, collector, repository, gpu, memory, record, resources)
+class _Server:
+    """What is made before the server starts, so that a mistake in the settings ends the command; and its lifespan."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        lifecycle: Lifecycle,
+        collector: Collector,
+        on_ready: Callable[[Registry], None] | None,
+    ) -> None:
+        """Raises as `create_app`."""
+        self._settings, self._lifecycle, self._collector, self._on_ready = settings, lifecycle, collector, on_ready
+        with as_config_error():
+            policy_class(settings.policy or Batching().policy)
+        auth = Auth(
+            keys_of("api_key", settings.api_key, settings.api_key_file),
+            keys_of("admin_key", settings.admin_key, settings.admin_key_file),
+            control=settings.model_control,
+            origins=settings.cors_origins,
+        )
+        lifecycle.tick_callbacks.append(auth.reread)
+        https = settings.tls_cert is not None
+        tracer = tracer_of(settings.otlp_endpoint, __version__, os.environ, https=https)
+        self._gpu = cuda.device_index(settings.device)
+        self._repository = Repository(settings.repository, settings.model)
+        # Raises before anything starts if the folder cannot be read or has no model.
+        names = list(self._repository.scan(required=not settings.loads_later))
+        self._memory = memory_of(settings, len(names), on_gpu=self._gpu is not None)
+        self._record = open_record(settings)
+        self.resources = Resources(
+            _limits(settings, self._memory.bodies),
+            auth=auth,
+            connections=lambda: lifecycle.connections(),
+            access_log=settings.access_log,
+            tracer=tracer,
+            cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+            root_path=settings.root_path,
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        """Start the engine, load the models, and stop in reverse order. Yields what routes find in `request.state`."""
+        settings, lifecycle, collector, resources = self._settings, self._lifecycle, self._collector, self.resources
+        async with AsyncExitStack() as stack:
+            if resources.tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, resources.tracer.close)  # first, so that it ends last
+            device = device_of(settings, self._gpu)
+            sink = None if self._record is None else stack.enter_context(self._record).sink
+            engine = await stack.enter_async_context(
+                engine_of(settings, device, lifecycle, sink, self._memory, collector.look)
+            )
+            stack.callback(collector.close)
+            lifecycle.tick_callbacks.append(collector.tick)
+            registry = await stack.enter_async_context(self._registry(engine))
+            lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
+            lifecycle.device = device.name
+            if settings.watch:
+                watch = FolderWatch(self._repository, registry.load, registry.unload)
+                lifecycle.tick_callbacks.append(watch.begin)
+                stack.push_async_callback(watch.close)
+            loading = asyncio.create_task(_load_all(registry, engine, lifecycle, self._on_ready), name="load-models")
+            stack.push_async_callback(_cancel, loading)
+            about = _about(device, resources.auth, None if self._gpu is None else cuda.memory(self._gpu)[1])
+            hub = Hub(engine, registry, lifecycle, about, resources.errors, partial(_machine, self._gpu))
+            stack.callback(hub.close)
+            if settings.pages:
+                lifecycle.tick_callbacks.append(hub.record)
+            build = {**_BUILD, "device": device.name}
+            yield {
+                "catalog": registry,
+                "auth": resources.auth,
+                "health": lifecycle,
+                "settings": settings,
+                "metrics": lambda: render(
+                    engine.snapshot(), of_server(lifecycle, build, resources.bodies.held, resources.rejected, collector)
+                ),
+                "engine": engine,
+                "hub": hub,
+            }
+
+    def _registry(self, engine: Engine) -> Registry:
+        # flags and variables override every model.toml
+        overrides = {name: value for name in _OVERRIDES if (value := getattr(self._settings, name)) is not None}
+        return Registry(
+            partial(_start, engine, self._collector),
+            partial(_stop, engine, self._collector),
+            self._repository,
+            partial(_load, self._collector, overrides=overrides),
+            self._collector.models_changed,
+        )
 
 
 def _add_pages(app: FastAPI, settings: Settings, auth: Auth) -> frozenset[str]:
@@ -136,63 +177,6 @@ def _add_pages(app: FastAPI, settings: Settings, auth: Auth) -> frozenset[str]:
     keyed, admin = auth.keys is not None, auth.control == "admin"
     app.include_router(docs_router(Document(keyed=keyed, admin=admin, root_path=settings.root_path)))
     return page.open_paths | OPEN_PATHS
-
-
-@asynccontextmanager
-async def _lifespan(
-    prepared: _Prepared, on_ready: Callable[[Registry], None] | None, app: FastAPI
-) -> AsyncIterator[dict[str, Any]]:
-    """Start the engine, load the models, and stop in reverse order. Yields what routes find in `request.state`."""
-    settings, lifecycle, collector = prepared.settings, prepared.lifecycle, prepared.collector
-    resources, gpu = prepared.resources, prepared.gpu
-    async with AsyncExitStack() as stack:
-        if resources.tracer is not None:
-            stack.push_async_callback(asyncio.to_thread, resources.tracer.close)  # first, so that it ends last
-        device = device_of(settings, gpu)
-        sink = None if prepared.record is None else stack.enter_context(prepared.record).sink
-        engine = await stack.enter_async_context(
-            engine_of(settings, device, lifecycle, sink, prepared.memory, collector.look)
-        )
-        stack.callback(collector.close)
-        lifecycle.tick_callbacks.append(collector.tick)
-        registry = await stack.enter_async_context(_registry(prepared, engine))
-        lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
-        lifecycle.device = device.name
-        if settings.watch:
-            watch = FolderWatch(prepared.repository, registry.load, registry.unload)
-            lifecycle.tick_callbacks.append(watch.begin)
-            stack.push_async_callback(watch.close)
-        loading = asyncio.create_task(_load_all(registry, engine, lifecycle, on_ready), name="load-models")
-        stack.push_async_callback(_cancel, loading)
-        about = _about(device, resources.auth, None if gpu is None else cuda.memory(gpu)[1])
-        hub = Hub(engine, registry, lifecycle, about, resources.errors, partial(_machine, gpu))
-        stack.callback(hub.close)
-        if settings.pages:
-            lifecycle.tick_callbacks.append(hub.record)
-        build = {**_BUILD, "device": device.name}
-        yield {
-            "catalog": registry,
-            "auth": resources.auth,
-            "health": lifecycle,
-            "settings": settings,
-            "metrics": lambda: render(
-                engine.snapshot(), of_server(lifecycle, build, resources.bodies.held, resources.rejected, collector)
-            ),
-            "engine": engine,
-            "hub": hub,
-        }
-
-
-def _registry(prepared: _Prepared, engine: Engine) -> Registry:
-    # flags and variables override every model.toml
-    overrides = {name: value for name in _OVERRIDES if (value := getattr(prepared.settings, name)) is not None}
-    return Registry(
-        partial(_start, engine, prepared.collector),
-        partial(_stop, engine, prepared.collector),
-        prepared.repository,
-        partial(_load, prepared.collector, overrides=overrides),
-        prepared.collector.models_changed,
-    )
 
 
 def _about(device: Device, auth: Auth, device_memory: int | None) -> dict[str, Any]:
