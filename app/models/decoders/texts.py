@@ -103,10 +103,9 @@ class Text:
 
     def _before(self, stop: str) -> int:
         """The length of the text without an end that may become this stop string."""
-        place = self.text.find(stop[0], max(0, len(self.text) - len(stop)))
-        while place >= 0 and not stop.startswith(self.text[place:]):
-            place = self.text.find(stop[0], place + 1)
-        return len(self.text) if place < 0 else place
+        text = self.text
+        ends = (at for at in range(max(0, len(text) - len(stop)), len(text)) if stop.startswith(text[at:]))
+        return next(ends, len(text))
 
 
 class TextDecoder(nn.Module):
