@@ -86,7 +86,7 @@ class Driver:
     def start(self) -> None:
         """Start the device. On the event loop."""
         self._loop = asyncio.get_running_loop()
-        self.device.start(self._report)
+        self.device.start(partial(self._on_loop, self._finished))
 
     def stop(self) -> None:
         """Ask for no more steps."""
@@ -280,12 +280,6 @@ class Driver:
 
     # called on the device's threads
 
-    def _report(self, completion: Completion) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._finished, completion)
-        except RuntimeError:  # the loop is closed: nothing waits for this unit any more
-            log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
-
     def _on_loop(self, what: Callable[..., object], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more, and the log says who was left behind
             self._loop.call_soon_threadsafe(what, *args)
