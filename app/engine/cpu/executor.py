@@ -4,7 +4,7 @@ The loop waits, about 0.05 ms, for an idle worker to begin before it answers cal
 lock, and units would begin up to 0.9 ms late (two cores, 90th percentile, batches of 14 calls).
 
 Rows of a failed unit run again: what is kept of them changes only with steps that ran well, and models, which may write
-into their arguments, get copies, except of a whole model's row that runs alone.
+into their arguments, get copies.
 """
 
 from __future__ import annotations
@@ -49,12 +49,8 @@ class Worker:
         self._idle = True  # written by the thread
         self._begun = threading.Lock()  # the thread releases it when it begins a unit
         # A daemon: a hung model must not keep a process alive that has been told to end.
-        self._thread = threading.Thread(target=self._main, name=f"worker-{index}", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._main, name=f"worker-{index}", daemon=True)
+        self.thread.start()
 
     def wait_until_begun(self) -> None:
         """Return when the thread has begun the unit that it was handed while idle, or after 0.2 ms."""
@@ -65,8 +61,8 @@ class Worker:
     def close(self, timeout_s: float) -> bool:
         """End the thread after the units in its queue. False if it did not end in time, because the model hangs."""
         self.jobs.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self.thread.join(timeout_s)
+        return not self.thread.is_alive()
 
     def _main(self) -> None:
         torch.set_num_threads(self._threads)
@@ -123,7 +119,7 @@ class WorkerThreads:
             worker.wait_until_begun()
 
     def dead(self) -> str | None:
-        return next((f"worker {w.index} has died" for w in self._workers if not w.alive), None)
+        return next((f"worker {w.index} has died" for w in self._workers if not w.thread.is_alive()), None)
 
     def close(self, timeout_s: float) -> bool:
         ended = [worker.close(timeout_s) for worker in self._workers]  # each, also after one that hangs
@@ -205,7 +201,7 @@ class CpuExecutor(Executor):
             return self._pass_through(slots, size, self._stages)
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
-        inputs, keywords, _, longest = self.batch(rows, again=False)
+        inputs, keywords, _, longest = self.batch(rows)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -262,16 +258,10 @@ class CpuExecutor(Executor):
         """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
         return self.whole(slots, size)
 
-    def batch(
-        self, rows: Slots, *, again: bool = True
-    ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
-        """The model's arguments and keywords, and what `lengths_of` returns.
-
-        `rows`: the slots of the batch, with padding. `again`: one that is alone may run again from its slot.
-        """
+    def batch(self, rows: Slots) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
+        """The model's arguments and keywords for the slots of a batch, with padding, and what `lengths_of` returns."""
         lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
         count, first = len(rows), rows[0]
-        once = count == 1 and not again and first < self.pool.end  # rows that measure batches run often
         beside = range(first, first + count)  # as nearly all rows are
         adjacent = rows[-1] == beside[-1] and list(rows) == list(beside)
         index: torch.Tensor | None = None
@@ -284,9 +274,6 @@ class CpuExecutor(Executor):
             slab = self.pool.slabs[position]
             if slab is None:
                 inputs.append(self.stacked(position, rows))
-                continue
-            if once and spec.fixed:
-                inputs.append(slab[first : first + 1])
                 continue
             if adjacent and (spec.fixed or count == 1):
                 own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes) if spec.axes else ()
