@@ -37,7 +37,7 @@ class Carrier(Protocol):
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
         """Write a whole answer. `head`: header lines with content-length; `date` and `connection` are added.
 
-        The answer waits while the client reads too slowly, and is dropped if the client has disconnected.
+        It is dropped if the client has disconnected.
         """
 
 
@@ -98,7 +98,6 @@ class HttpProtocol(PatchedProtocol):
         self._collecting: Exchange | None = None  # the exchange whose body is being read
         self._parts: list[bytes] = []
         self._body_timer: asyncio.TimerHandle | None = None
-        self._held: tuple[Exchange, int, bytes, bytes] | None = None  # an answer that waits until the client reads
         self._default_lines: tuple[object, bytes] = (None, b"")
 
     # reading
@@ -248,10 +247,7 @@ class HttpProtocol(PatchedProtocol):
     # answering
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        """See `Carrier`."""
-        if self.flow.write_paused:
-            self._held = (exchange, status, head, body)
-            return
+        """See `Carrier`. The client has read every answer before this one: see `_free`."""
         if exchange.disconnected or exchange.response_complete:
             return
         defaults = self.server_state.default_headers
@@ -273,15 +269,9 @@ class HttpProtocol(PatchedProtocol):
         else:
             self.idle_since = self.loop.time()
 
-    def resume_writing(self) -> None:
-        PatchedProtocol.resume_writing(self)
-        if self._held is not None:
-            (exchange, status, head, body), self._held = self._held, None
-            self.send_answer(exchange, status, head, body)
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_collecting()
-        self._held = self._head = None
+        self._head = None
         answering = self._answering
         if isinstance(answering, Exchange) and not answering.response_complete:
             answering.disconnected = True
