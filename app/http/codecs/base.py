@@ -108,7 +108,7 @@ class Codec(ABC):
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         """Whether `decode` would block the event loop for too long, so that a helper thread runs it."""
-        return len(body) > OFF_LOOP_BYTES
+        return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
 
     @abstractmethod
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:

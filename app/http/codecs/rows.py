@@ -19,7 +19,7 @@ import orjson
 from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, text_of
 from app.http.body import Limits, RequestHeaders
-from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
+from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, is_plain_json, json_parts
 from app.http.codecs.uploads import Upload, open_uploads
@@ -33,9 +33,6 @@ _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.
 
 class V1(Codec):
     """Decodes `instances`, encodes `predictions`."""
-
-    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
-        return len(body) > OFF_LOOP_BYTES or (served.model.decode is not None and b'"b64"' in body)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
@@ -74,9 +71,6 @@ class Friendly(Codec):
     """A model's own `decode` and `present` may take any time, so helper threads run them."""
 
     presents = True
-
-    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
-        return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """The rows of several files are in the order of the files. `limits.json` bounds the JSON of all together.
