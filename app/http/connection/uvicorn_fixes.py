@@ -58,8 +58,6 @@ class PatchedProtocol(HttpToolsProtocol):
         self._in_head = False  # and that within its head
         self._upgrade_offered = False  # the head that has just come offers an upgrade
         self._bytes_outside_bodies = 0  # bytes read since the last byte of a body, or since the request began
-        self._last_read_bytes = 0  # size of the last read
-        self._first_read_bytes = 0  # size of the read in which the request began
         self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
         self._resumed = 0  # how often the client has read on, after writing had to pause
         self._discards_input = False  # the last answer has been given, or is due; input is dropped
@@ -85,7 +83,6 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> bool:
         """Parse `data`. False if the parser cannot continue: after a malformed request or an upgrade."""
-        self._last_read_bytes = len(data)
         self._bytes_outside_bodies += len(data)
         try:
             self.parser.feed_data(data)
@@ -135,7 +132,6 @@ class PatchedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._parsing = self._in_head = True
         self._bytes_outside_bodies = 0
-        self._first_read_bytes = self._last_read_bytes
         self.url = b""
         self.headers = []
 
@@ -165,7 +161,7 @@ class PatchedProtocol(HttpToolsProtocol):
             value.lower() for name, value in self.headers if name == b"transfer-encoding"
         ] != [b"chunked"]:
             self._malformed_answer = _BAD_CODING
-        elif self._first_read_bytes + self._bytes_outside_bodies > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
+        elif self._head_bytes() > _LONGEST_HEAD:
             self._malformed_answer = _HEAD_TOO_LONG
         else:
             return
