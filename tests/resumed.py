@@ -44,4 +44,4 @@ class _Runner:
 
     def _left(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled() and self._pending is not None:
-            self._pending.abandon(asyncio.get_running_loop().create_future())
+            self._pending.abandon()

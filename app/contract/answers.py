@@ -90,8 +90,8 @@ class Pending(Protocol):
     def submit(self, waiter: Waiter) -> None:
         """Begin; the waiter gets what came of it, perhaps before this returns."""
 
-    def abandon(self, heir: Waiter) -> None:
-        """Nobody needs it any more. The heir hears when it uses nothing of what it was given, perhaps at once."""
+    def abandon(self) -> bool:
+        """Nobody needs it any more. Returns whether it still uses what it was given: then the waiter hears its end."""
 
 
 @coroutine

@@ -147,10 +147,10 @@ class Lease(Call):
         intake.scheduler.submit(self, now)
         intake.step_soon()
 
-    def abandon(self, heir: Waiter) -> None:
+    def abandon(self) -> bool:
         """See contract.Lease."""
         self._waiter = None
-        heir.set_result(None)
+        return False
 
     def began(self) -> None:
         """The streamed answer has begun: from now on its deadline is that of the whole answer."""

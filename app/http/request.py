@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 from app.contract import Answer, Catalog, Klass, Pending, Served, Waiter
 from app.errors import INTERNAL, BodyTimeout, ClientGone, ModelFailed, QueueFull, as_starling_error
-from app.http.body import HeldBodies, RequestHeaders, client_request_id
+from app.http.body import RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import QueryOptions, Route, find_route
 from app.http.paths import strip_prefix
@@ -24,7 +24,7 @@ from app.observe.logs import fields
 
 log = logging.getLogger("starling.http")
 
-_ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each; longer ones are left to ASGI
 
 #: Status, header lines with content-length, body, and whether the connection closes after it: a tuple, because to make
 #: an object of a class costs 0.3 us.
@@ -38,25 +38,12 @@ class _Body:
 
     def submit(self, waiter: Waiter) -> None: ...
 
-    def abandon(self, heir: Waiter) -> None:
-        heir.set_result(None)
+    def abandon(self) -> bool:
+        return False
 
 
 #: What the coroutine waits for that needs the body.
 BODY = _Body()
-
-
-@dataclass(slots=True, eq=False)
-class _HeldBytes:
-    """Bytes of a body that are counted as held until what uses them has ended. Implements contract.Waiter."""
-
-    bodies: HeldBodies
-    held: int
-
-    def set_result(self, value: object) -> None:
-        self.bodies.held -= self.held
-
-    set_exception = set_result
 
 
 class Request(Exchange):
@@ -113,7 +100,9 @@ class Request(Exchange):
         Runs the coroutine up to its next wait, or to its end, and then sends its response.
         """
         running = self._coroutine
-        if running is None:  # it was answered meanwhile
+        if running is None:  # its client has left, and nothing uses its body any more
+            self.resources.bodies.held -= self.held
+            self.held = 0
             return
         try:
             self._pending = pending = running.send(value) if error is None else running.throw(error)
@@ -160,10 +149,11 @@ class Request(Exchange):
     def on_disconnect(self) -> None:
         if (pending := self._pending) is None or self.drops_body:
             return
-        # A thread uses the body to its end, even if the client leaves.
-        held, self.held = _HeldBytes(self.resources.bodies, self.held), 0
-        pending.abandon(held)
+        held, self.held = self.held, 0  # a thread uses the body to its end, even if the client leaves
         self.set_exception(ClientGone("the client went away before its answer"))
+        self.held = held
+        if not pending.abandon():
+            self.set_result()
 
     def count_failure(self, exc: BaseException) -> None:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
@@ -190,7 +180,7 @@ class FastPath:
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self._routes: dict[bytes, Route] = {}
+        self._find = lru_cache(_ROUTES)(partial(_find, resources.root_path))
 
     def take(
         self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int, body: bytes | None
@@ -200,7 +190,7 @@ class FastPath:
         None leaves the request to ASGI: other paths, streams, and refusals that are not about a model.
         """
         resources = self._resources
-        route = self._routes.get(url) or self._find(url)
+        route = self._find(url) if len(url) <= _LONGEST_ROUTE else None
         if route is None or len(connection.connections) > resources.limits.connections:
             return None
         if resources.keyed and resources.auth.key_of(headers) is None:
@@ -209,15 +199,11 @@ class FastPath:
             return None
         return Request(connection, resources, route, url, headers, length, body)
 
-    def _find(self, url: bytes) -> Route | None:
-        if b"%" in url or b"#" in url:  # rare: ASGI decodes the path, and drops a fragment
-            return None
-        path, _, query = url.partition(b"?")
-        route = find_route(strip_prefix(self._resources.root_path, path.decode("latin-1")), query)
-        if route is None or route.codec.may_stream:
-            return None
-        if len(url) <= _LONGEST_ROUTE:
-            if len(self._routes) >= _ROUTES:
-                self._routes.clear()
-            self._routes[url] = route
-        return route
+
+def _find(prefix: str, url: bytes) -> Route | None:
+    """The route of a request target that an ingress may have left this prefix on; None leaves it to ASGI."""
+    if b"%" in url or b"#" in url:  # rare: ASGI decodes the path, and drops a fragment
+        return None
+    path, _, query = url.partition(b"?")
+    route = find_route(strip_prefix(prefix, path.decode("latin-1")), query)
+    return None if route is None or route.codec.may_stream else route

@@ -48,12 +48,12 @@ class Work:
         self.waiter = waiter
         self.threads.add(self)
 
-    def abandon(self, heir: Waiter) -> None:
-        self.waiter = heir
-        if self.queue is not None:
-            self.queue.remove(self)
-            self.queue = self.argument = None  # which may be a large body
-            heir.set_result(None)
+    def abandon(self) -> bool:
+        if self.queue is None:
+            return True
+        self.queue.remove(self)
+        self.queue = self.argument = None  # which may be a large body
+        return False
 
 
 class HelperThreads:

@@ -67,8 +67,8 @@ class EchoLease:
     def run(self) -> Awaitable[Any]:
         return wait(self)
 
-    def abandon(self, heir: Waiter) -> None:
-        heir.set_result(None)
+    def abandon(self) -> bool:
+        return False
 
     def __enter__(self) -> EchoLease:
         return self

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from connections import Clock
@@ -89,9 +91,10 @@ def waits(count: int) -> list[float]:
     """How long each of so many waited that were refused at once."""
     clock, left = Clock(), []
     turns = RefusalQueue(lambda: FREE + count)
-    for _ in range(count):
-        turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
-    clock.pass_s(10)
+    with patch("asyncio.get_running_loop", return_value=clock):
+        for _ in range(count):
+            turns.submit(SimpleNamespace(set_result=lambda _: left.append(clock.now)))
+        clock.pass_s(10)
     assert (len(left), clock.timers, left) == (count, [], sorted(left))
     return left
 
@@ -113,11 +116,12 @@ def test_clients_that_always_come_back_wait_a_second_at_most() -> None:
     def refuse(since: float) -> None:
         nonlocal longest
         longest = max(longest, clock.now - since)
-        turns.wait(clock, lambda since=clock.now: refuse(since))  # type: ignore[arg-type, misc]
+        turns.submit(SimpleNamespace(set_result=lambda _, since=clock.now: refuse(since)))
 
-    for _ in range(30_000):
-        turns.wait(clock, lambda: refuse(0.0))  # type: ignore[arg-type]
-    clock.pass_s(3)
+    with patch("asyncio.get_running_loop", return_value=clock):
+        for _ in range(30_000):
+            turns.submit(SimpleNamespace(set_result=lambda _: refuse(0.0)))
+        clock.pass_s(3)
     assert longest == pytest.approx(1.0, abs=0.01)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 from app.contract import Waiter
 
@@ -31,32 +30,31 @@ class RefusalQueue:
 
     def __init__(self, connections: Callable[[], int]) -> None:
         self._connections = connections
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._waiting: deque[Waiter] = deque()
 
     def needed(self) -> bool:
         """Whether a refusal has to wait."""
         return bool(self._waiting) or self._connections() > FREE
 
-    def wait(self, loop: asyncio.AbstractEventLoop, refuse: Callable[[], object]) -> None:
-        """Call `refuse`, which raises nothing, when its turn comes."""
-        if not self._waiting:
-            loop.call_later(_EVERY_S, self._pass, loop)
-        self._waiting.append(refuse)
-
     def submit(self, waiter: Waiter) -> None:
         """Tell the waiter when the turn of its refusal has come. The queue is a contract.Pending for all of them."""
-        self.wait(asyncio.get_running_loop(), partial(waiter.set_result, None))
+        if not self._waiting:
+            self._pass_later()
+        self._waiting.append(waiter)
 
-    def abandon(self, heir: Waiter) -> None:
+    def abandon(self) -> bool:
         """A refusal whose client has left keeps its turn, which costs nothing."""
-        heir.set_result(None)
+        return False
 
-    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _pass_later(self) -> None:
+        asyncio.get_running_loop().call_later(_EVERY_S, self._pass)
+
+    def _pass(self) -> None:
         waiting = self._waiting
         count = max(_AT_ONCE, -int(-len(waiting) * _EVERY_S // _LONGEST_S))
         try:
             for _ in range(min(count, len(waiting))):
-                waiting.popleft()()
+                waiting.popleft().set_result(None)
         finally:  # if one raises, the others still get their turn
             if waiting:
-                loop.call_later(_EVERY_S, self._pass, loop)
+                self._pass_later()
