@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
-from statistics import median
 from typing import Self
 
 from app.contract import Model, Served
@@ -17,14 +15,11 @@ from app.engine.device import Device
 from app.engine.driver import Driver, OnUnitEnd
 from app.engine.executor import Executor
 from app.engine.memory import Memory
-from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.observe.snapshot import Snapshot
-from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import PolicySpec, Program, Stage
@@ -37,7 +32,6 @@ _HANG_FACTOR = 20  # times its prediction: on a busy machine a batch is a few ti
 #: The most models that warm up at once, so that a slow one does not delay the others. One on a device that captures
 #: graphs.
 _WARM_UPS = 8
-_UNSURE = 0.05  # error of batch times above which the log says that they are not well known
 
 
 class Engine:
@@ -45,8 +39,8 @@ class Engine:
 
     `profiling` measures models, solves their tables, and has the device and the clock. `hang_floor_s`: see `stuck`.
     `on_lost` is called with the reason when the device is lost. `on_tick`, which must not raise, is called at the end
-    of each window of the rate monitor. `look`, which must not raise, is called when a few batches have ended, but at
-    most every 50 ms: it looks at the memory.
+    of each window of the rate monitor. `look`, which must not raise, is called when a batch has ended, but at most
+    every 50 ms: it looks at the memory.
     """
 
     def __init__(
@@ -77,7 +71,7 @@ class Engine:
 
     async def __aenter__(self) -> Self:
         self._closed = asyncio.Event()
-        self.profiling.bind(self._on_profile, self._on_tables, self._on_pairs)
+        self.profiling.bind(self.scheduler, self.driver.step_soon)
         self.driver.start()
         self._monitor = asyncio.create_task(self._watch_rate(), name="rate-monitor")
         self._monitor.add_done_callback(_log_failure)
@@ -110,11 +104,10 @@ class Engine:
             executor = await loop.run_in_executor(self._loader, self.device.open, model, reserved.slots)
             undo.callback(self.device.free, executor)
             profiled = await loop.run_in_executor(self._loader, self.profiling.learn, executor)
-            profiles = stage_profiles(profiled.profile)
             alive = self._memory.most_alive(model.info, executor.activations)
             if executor.activations is not None:
                 executor.activations.bound(min(alive, reserved.slots))
-            program = program_of(next(self._programs), executor, profiles, alive)
+            program = program_of(next(self._programs), executor, profiled.stage_profiles, alive)
             try:
                 self.scheduler.add_program(program, self.clock())
             except ValueError as exc:  # a policy that this device cannot serve
@@ -122,8 +115,7 @@ class Engine:
             undo.pop_all()
         served = ServedModel(model, executor, program.id, profiled, self.driver.intake)
         self._models[program.id] = served
-        curves = self.scheduler.states[program.id].estimates.latency
-        self.profiling.opened(profiled, program.id, served.stats, curves, reserved.spare)
+        self.profiling.opened(profiled, program.id, served.stats, reserved.spare)
         return served
 
     async def stop(self, served: Served) -> None:
@@ -139,31 +131,6 @@ class Engine:
     def abort(self, why: str) -> None:
         """Answer all open calls with 503, refuse new ones, and do not wait for running units."""
         self.driver.abort(why)
-
-    # measured profiles and solved tables: further inputs of the scheduler
-
-    def _on_profile(self, profiled: ProfiledModel) -> None:
-        """A model has been measured."""
-        profiles = stage_profiles(profiled.profile)
-        for stage, profile in enumerate(profiles):
-            self.scheduler.reprofile(profiled.program, profile, self.clock(), stage)
-        self.driver.step()
-        times, errors = profiled.profile.batch_ns, profiled.profile.errors or (0.0,)
-        log.info(
-            "model %s: measured: a row %.3g ms, %d rows %.3g ms, known to %.1f %%%s",
-            profiled.name, times[0] / 1e6, len(times), times[-1] / 1e6, 100 * median(errors),
-            "; batches of calls will tell more" if median(errors) > _UNSURE else "",
-        )  # fmt: skip
-
-    def _on_tables(self, profiled: ProfiledModel, tables: ControlTables) -> None:
-        """A model's control tables have been solved."""
-        self.scheduler.control(profiled.program, tables, self.clock())
-        self.driver.step()
-
-    def _on_pairs(self, pairs: PairSlowdowns) -> None:
-        """A program was added or is about to be removed, so other measured pairs apply."""
-        self.scheduler.pair(pairs, self.clock())
-        self.driver.step_soon()
 
     # health, rate, numbers
 
@@ -255,11 +222,3 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
         max_alive=max_alive,
         one_unit=executor.one_unit,
     )
-
-
-def stage_profiles(profile: Profile) -> tuple[Profile, ...]:
-    """The profile of each stage; for a model that runs by its cell, of one step.
-
-    If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
-    """
-    return replace(profile, handover_ns=profile.handover_ns or 0).of_stages()

@@ -38,19 +38,15 @@ _MIB = 1 << 20
 class Reservation:
     """What one version of a model may take. `model` has limits that fit. `spare`: the slots kept for measurements.
 
-    `spare` and `slots` are numbers of rows; the rest are bytes.
+    `spare` and `slots` are numbers of rows; the rest are bytes, `nbytes` of slots and activations.
     """
 
     model: Model
     spare: int
     slots: int
-    slot_bytes: int
+    nbytes: int
     activation_bytes: int
     weight_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.slots * self.slot_bytes + self.activation_bytes
 
 
 class Memory:
@@ -84,7 +80,9 @@ class Memory:
         A batch is no larger than the largest worker. Queues are shortened so that all slots fit. Each class has a queue
         and slots of its own, so that waiting rows of one class cannot take all slots.
         """
-        weights, others = self._weights(model), self._others(model.info)
+        weights, name = self._weights(model), (model.info.name, model.info.version)
+        # a version that is loaded again replaces itself
+        others = [one for one in self._reserved if (one.model.info.name, one.model.info.version) != name]
         pool, activations = self._offered(model, weights, others)
         batching = model.info.batching
         largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
@@ -100,7 +98,7 @@ class Memory:
             )  # fmt: skip
         info = replace(model.info, batching=batching.model_copy(update={"max_batch": largest, "max_queue": queue}))
         slots = len(CLASSES) * queue + running
-        reserved = Reservation(replace(model, info=info), spare, slots, row, activations, weights)
+        reserved = Reservation(replace(model, info=info), spare, slots, slots * row + activations, activations, weights)
         if self._container is not None and reserved.nbytes > self._left(weights, others):
             raise ConfigError(self._does_not_fit(reserved, others))
         self._reserved.append(reserved)
@@ -117,7 +115,7 @@ class Memory:
         """
         if activations is None or not activations.row_bytes:
             return NO_BOUND
-        own = (one.activation_bytes for one in reversed(self._reserved) if _is_of(one, info))
+        own = (one.activation_bytes for one in self._reserved if one.model.info is info)
         row, largest = activations.row_bytes, info.batching.max_batch
         rows = max(1, next(own, self._activations) // row)
         if rows < largest:
@@ -135,10 +133,6 @@ class Memory:
         in_steps = bool(model.stages) or isinstance(model.call, CellModel | TextDecoder)
         activations = min(self._activations, most // 2) if in_steps else 0
         return min(self._pool, most - activations), activations
-
-    def _others(self, info: ModelInfo) -> list[Reservation]:
-        """Reservations of other models: a version that is loaded again replaces itself."""
-        return [one for one in self._reserved if not _is_of(one, info)]
 
     def _left(self, weights: int, others: list[Reservation]) -> int:
         weights += sum(one.weight_bytes for one in others)
@@ -160,10 +154,6 @@ class Memory:
             f"{_mib(self.bodies)}, other models {_mib(sum(one.nbytes for one in others))}, and a quarter is kept for "
             "batches. Lower --max-batch or --max-inflight-mib, load fewer models, or raise the limit"
         )
-
-
-def _is_of(reserved: Reservation, info: ModelInfo) -> bool:
-    return (reserved.model.info.name, reserved.model.info.version) == (info.name, info.version)
 
 
 def _mib(count: int) -> str:

@@ -66,6 +66,14 @@ class ProfiledModel:
     def name(self) -> str:
         return self.executor.model.info.name
 
+    @property
+    def stage_profiles(self) -> tuple[Profile, ...]:
+        """The profile of each stage; for a model that runs by its cell, of one step.
+
+        If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
+        """
+        return replace(self.profile, handover_ns=self.profile.handover_ns or 0).of_stages()
+
     def has_times(self, spec: DeviceSpec) -> bool:
         """Whether batch times and hand-over are measured, up to as many units at once as this device runs."""
         if self.origin in (Origin.GUESS, Origin.WARM_UP) or self.profile.handover_ns is None:

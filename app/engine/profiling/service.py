@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
+from statistics import median
 from traceback import clear_frames
 
 from app.engine.device import Device
@@ -19,14 +20,15 @@ from app.engine.profiling.tables import Solver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.checks.trial import Unfit, check_independence, network_warning
 from app.observe.metrics import ModelStats
-from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.due import Due
-from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_class
+from app.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("starling.engine")
+
+_UNSURE = 0.05  # error of batch times above which the log says that they are not well known
 
 
 class Profiling:
@@ -55,17 +57,11 @@ class Profiling:
         self._to_solve.begun.set()
         self._solver = Solver()
 
-    def bind(
-        self,
-        on_profile: Callable[[ProfiledModel], None],
-        on_tables: Callable[[ProfiledModel, ControlTables], None],
-        on_pairs: Callable[[PairSlowdowns], None],
-    ) -> None:
-        """`on_profile` is called when a model has been measured, `on_tables` when its tables have been solved.
-
-        `on_pairs` is called with the slowdowns of all pairs when they change: a measured model was loaded or unloaded.
+    def bind(self, scheduler: Scheduler, step_soon: Callable[[], None]) -> None:
+        """Measured profiles, solved tables and slowdowns of pairs are inputs of this scheduler, each followed by a call
+        of `step_soon`.
         """
-        self._on_profile, self._on_tables, self._on_pairs = on_profile, on_tables, on_pairs
+        self._scheduler, self._step_soon = scheduler, step_soon
 
     @property
     def spare(self) -> int:
@@ -114,14 +110,9 @@ class Profiling:
 
     # while it serves
 
-    def opened(
-        self, model: ProfiledModel, program: int, stats: ModelStats, curves: Sequence[Curve], spare_rows: int
-    ) -> None:
-        """The model serves: solve its tables, and measure it when the server is idle. Called before its first call.
-
-        `curves`: of its stages, which live batches correct from now on.
-        """
-        model.program, model.stats, model.curves = program, stats, curves
+    def opened(self, model: ProfiledModel, program: int, stats: ModelStats, spare_rows: int) -> None:
+        """The model serves: solve its tables, and measure it when the server is idle. Called before its first call."""
+        model.program, model.stats, model.curves = program, stats, self._scheduler.states[program].estimates.latency
         model.due = Due(self.device.spec.max_running)
         self._models[program] = model
         self._update_pairs()
@@ -193,10 +184,22 @@ class Profiling:
         )  # fmt: skip
         if model.profile is known:
             return
-        self._on_profile(model)
-        self._want_tables(model)
+        self._measured(model)
         if self._cache is not None and model.key is not None:
             await asyncio.to_thread(self._cache.store, model.key, model.profile)
+
+    def _measured(self, model: ProfiledModel) -> None:
+        """The model has a profile that was measured."""
+        for stage, profile in enumerate(model.stage_profiles):
+            self._scheduler.reprofile(model.program, profile, self._clock(), stage)
+        self._step_soon()
+        times, error = model.profile.batch_ns, median(model.profile.errors or (0.0,))
+        log.info(
+            "model %s: measured: a row %.3g ms, %d rows %.3g ms, known to %.1f %%%s",
+            model.name, times[0] / 1e6, len(times), times[-1] / 1e6, 100 * error,
+            "; batches of calls will tell more" if error > _UNSURE else "",
+        )  # fmt: skip
+        self._want_tables(model)
 
     def _want_tables(self, model: ProfiledModel, corrected: Profile | None = None) -> None:
         """Solve the tables that say when to begin a batch and how large, with times as corrected by live batches.
@@ -215,7 +218,8 @@ class Profiling:
         profile = model.profile
         tables = await self._solver.tables_of(model, corrected, self.device.spec)
         if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
-            self._on_tables(model, tables)
+            self._scheduler.control(model.program, tables, self._clock())
+            self._step_soon()
 
     # pairs of models
 
@@ -236,7 +240,8 @@ class Profiling:
                 if (slower := pairs.get((program, other))) is not None:
                     slowed[known.model] = max(slower, slowed.get(known.model, 0.0))
             self._models[program].slowdowns = slowed
-        self._on_pairs(pairs)
+        self._scheduler.pair(pairs, self._clock())
+        self._step_soon()
 
 
 class WorkQueue:

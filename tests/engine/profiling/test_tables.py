@@ -41,8 +41,7 @@ def level_of(rig):
 def has_been_measured(rig):
     rig.served.profiled.profile = PROFILE
     rig.served.profiled.origin = Origin.MEASURED
-    rig.engine.profiling._on_profile(rig.served.profiled)
-    rig.engine.profiling._want_tables(rig.served.profiled)
+    rig.engine.profiling._measured(rig.served.profiled)
 
 
 @virtual
