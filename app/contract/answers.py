@@ -78,7 +78,7 @@ class GeneratedText(NamedTuple):
 
 
 class Waiter(Protocol):
-    """Receives one value or error, on the event loop. An asyncio.Future is one, and may have been cancelled."""
+    """Receives one value or error, on the event loop. An asyncio.Future is one."""
 
     def set_result(self, value: Any, /) -> None: ...
     def set_exception(self, error: BaseException, /) -> None: ...

@@ -16,7 +16,7 @@ from types import coroutine
 from typing import Any
 
 from app.contract import Answer, FinishedBatch, GeneratedText, Model, ModelCall, Pending, Waiter
-from app.engine.device import Device
+from app.engine.device import Completion, Device
 from app.engine.executor import Executor
 from app.engine.outputs import RowPlaces, joined
 from app.engine.pool import Slots
@@ -87,7 +87,7 @@ class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_differ", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close",
+        "_closed", "_differ", "_lengths", "_placed", "_waiter", "end_by", "entered", "failure", "on_close",
         "on_piece", "places", "slots", "submitted",
     )  # fmt: skip
 
@@ -114,8 +114,7 @@ class Lease(Call):
         self.on_close: Callable[[], None] | None = None
         self.end_by: int | None = None  # its deadline once a streamed answer has begun
         self.on_piece: Callable[[int, GeneratedText], None] | None = None
-        self.error = ""  # the message of a failed unit of this call; `cause`: the exception
-        self.cause: BaseException | None = None
+        self.failure: Completion | None = None  # of a unit of this call
 
     def __enter__(self) -> Lease:
         return self
@@ -164,8 +163,6 @@ class Lease(Call):
         if self._waiter is not None:
             try:
                 self._waiter.set_exception(error)
-            except asyncio.InvalidStateError:  # a future that was cancelled
-                pass
             except Exception:  # a failing caller must not end the engine's step
                 log.exception("a caller failed to take its error")
 
@@ -189,8 +186,6 @@ class Lease(Call):
         answer.queue_ns = max(0, batch.ended - self.entered - sum(batch.times))
         try:
             waiter.set_result(answer)
-        except asyncio.InvalidStateError:  # as in `fail`
-            pass
         except Exception:
             log.exception("a caller failed to take its answer")
 
@@ -240,4 +235,5 @@ class Lease(Call):
             return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
         row = f" on row {drop.row}" if drop.row > 0 or len(self.rows) > 1 else ""
         what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
-        return ModelFailed(f"model {name!r} {what}{row}: {self.error}", cause=self.cause)
+        assert self.failure is not None  # which is why the scheduler drops the call
+        return ModelFailed(f"model {name!r} {what}{row}: {self.failure.message}", cause=self.failure.cause)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from app.contract import CLASSES, FinishedBatch, GeneratedText, Model, ModelCall, SampleRow, Times
+from app.contract import CLASSES, FinishedBatch, GeneratedText, Model, ModelCall, Times
 from app.engine.device import Completion
 from app.engine.executor import Executor, Ran, Readers
 from app.engine.lease import Intake, Lease
@@ -37,16 +37,12 @@ class ServedModel(Reported):
         #: What clients send and get; the engine uses `model.info`.
         self.info = info if model.front is None else model.front.client_info(info)
         self.profiled, self.state = profiled, intake.scheduler.states[program]
+        self.example = profiled.example
         self.finish = stats.call_answered
         self.first_piece, self.next_piece = stats.first_piece, stats.next_piece
         self._row_bytes = 0 if self.activations is None else self.activations.row_bytes
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
-
-    @property
-    def example(self) -> SampleRow | None:
-        """See contract.Served."""
-        return self.profiled.example
 
     @property
     def untried(self) -> Exception | None:
@@ -167,8 +163,7 @@ class ServedModel(Reported):
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
-            lease = cast("Lease", row.call)
-            lease.error, lease.cause = completion.message, completion.cause
+            cast("Lease", row.call).failure = completion
         log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
 
     def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: Klass) -> list[Row]:

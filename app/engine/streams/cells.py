@@ -67,11 +67,8 @@ class CellStreamExecutor(StreamExecutor):
         self._slots = slots
         self.slabs: CellSlabs  # once it has been tried
         self.rows = Kept[int]()  # the steps that each row has made
-        self._first = 1 + len(self.axes)  # the first row of the index that is used for a cell
-
-    @property
-    def index_rows(self) -> int:
-        return super().index_rows + 8
+        self._first = self.index_rows  # the first row of the index that is used for a cell
+        self.index_rows += 8
 
     # before it serves
 

@@ -72,17 +72,11 @@ class StreamDevice:
         ]
         #: Waits for the last copies of an unloaded model's rows.
         self.leaving = DeviceThread("unloading", runtime, self.health)
+        self.launchers = [self.copier, *(worker.launcher for worker in self.workers)]
+        self.waiters = [self.leaving, *(worker.completer for worker in self.workers)]
         placement = replace(options.placement, device=runtime.device)
         units = self.spec.push_depth + 1  # of a worker at once: beside those that serve one may be measured
         self._loader = Loader(streams, self.workers, placement, self.in_stream, units)
-
-    @property
-    def launchers(self) -> list[DeviceThread]:
-        return [self.copier, *(worker.launcher for worker in self.workers)]
-
-    @property
-    def waiters(self) -> list[DeviceThread]:
-        return [self.leaving, *(worker.completer for worker in self.workers)]
 
     # what the engine asks
 

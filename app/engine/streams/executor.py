@@ -44,11 +44,8 @@ class StreamExecutor(Executor):
         self.padded_axis, self.padded_bound = variable_axis(model)  # along which graphs pad
         self.graphs = graphs and (not self.axes or bool(self.padded_axis)) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
-
-    @property
-    def index_rows(self) -> int:
-        """Rows of the index that a unit sends to the device: its slots, and their lengths along each axis."""
-        return 1 + len(self.axes)
+        #: Rows of the index that a unit sends to the device: its slots, and their lengths along each axis.
+        self.index_rows = 1 + len(self.axes)
 
     def rehearse_row(self, slots: Slots) -> None:
         """Runs on a stream before the first trial, for what can only be learnt from a batch. Here nothing."""
