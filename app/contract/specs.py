@@ -188,7 +188,7 @@ class ModelInfo:
     #: model with such axes returns one more tensor than `outputs`: these lengths, INT64 [rows].
     own_axes: tuple[str, ...] = ()
     #: A cache of the codecs for requests to this version. They limit its size.
-    memo: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    memo: dict[tuple[bytes, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
     client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
     #: Derived: the only input that clients send, if there is one and its shape is fixed; else None.

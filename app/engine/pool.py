@@ -59,11 +59,6 @@ class Pool:
         self.on_unused: Callable[[], None] | None = None  # called when no slot is in use any more
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the slabs once every slot has been used."""
-        return len(self._taken) * slot_bytes(self.specs)
-
-    @property
     def free(self) -> int:
         return self.end - self.used
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -66,7 +66,7 @@ class V2(Codec):
             raise BadRequest("body: expected a JSON object")
         call, spans = decode_request(request, tail, info)
         if length is not None and spans is not None:
-            _remember(info, text, call, spans)
+            _remember(info, text, tail, call, spans)
         return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
@@ -119,31 +119,23 @@ def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
     return DecodedCall(rows, [memoryview(packed)], {})
 
 
-class _Remembered(NamedTuple):
-    """A decoded JSON header with `size` bytes of tensors after it."""
-
-    size: int
-    spans: Spans
-    call: DecodedCall
-
-
 def _decoded_before(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCall | None:
     """The call of a request whose JSON header is cached, with as many bytes after it. None: it is not cached.
 
     Clients that send binary tensors send the same JSON header each time: it has everything but the values.
     """
-    known: _Remembered | None = info.memo.get(text)
-    if known is None or known.size != len(tail):
+    known: tuple[DecodedCall, Spans] | None = info.memo.get((text, len(tail)))
+    if known is None:
         return None
-    call = known.call
-    arrays: list[Array | memoryview] = [tail[start:end] for start, end in known.spans]
+    call, spans = known
+    arrays: list[Array | memoryview] = [tail[start:end] for start, end in spans]
     return DecodedCall(
         call.rows, arrays, call.lengths, call.priority, call.timeout_us, call.total_timeout_us, call.klass,
         outputs=call.outputs,
     )  # fmt: skip
 
 
-def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> None:
+def _remember(info: ModelInfo, text: bytes, tail: memoryview, call: DecodedCall, spans: Spans) -> None:
     """Cache a decoded header, if decoding needs nothing but the header: BOOL and BYTES values must be checked."""
     if (
         len(text) > _LONGEST_HEADER or call.id is not None or call.parameters is not None
@@ -152,8 +144,7 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
         return
     if len(info.memo) >= _MOST_HEADERS:
         info.memo.clear()
-    size = max((end for _, end in spans), default=0)
-    info.memo[text] = _Remembered(size, spans, replace(call, arrays=[]))  # the call itself gets a class and priority
+    info.memo[text, len(tail)] = replace(call, arrays=[]), spans  # the call itself gets a class and priority
 
 
 def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:

@@ -61,16 +61,13 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
             raise BadRequest("Inference-Header-Content-Length: a raw BYTES request is one element a row")
         element = np.array(body, object).reshape(1, *(1 for _ in spec.shape))
         return DecodedCall(1, [element], {axis: 1 for axis in spec.axes if axis}, outputs=every)
-    variable = [axis for axis, name in enumerate(spec.axes) if name]
-    if len(variable) > 1:
+    if sum(map(bool, spec.axes)) > 1:
         raise BadRequest("Inference-Header-Content-Length: a raw request needs at most one variable axis")
-    unit = prod(length for axis, length in enumerate(spec.bounds) if axis not in variable) * spec.dtype.itemsize
+    unit = prod(spec.row_shape(dict.fromkeys(spec.axes, 1))) * spec.dtype.itemsize
     count, rest = divmod(len(body), unit)
     if rest or not count:
         raise BadRequest(f"body ({spec.name}): expected a multiple of {unit} bytes, got {len(body)}")
-    shape = [1, *spec.bounds] if variable else [count, *spec.bounds]
-    if variable:
-        shape[1 + variable[0]] = count
+    shape = (count if spec.fixed else 1, *spec.row_shape(dict.fromkeys(spec.axes, count)))
     where = f"body ({spec.name})"
     lengths: dict[str, int] = {}
     checked = check_shape(spec, shape, where, lengths)
