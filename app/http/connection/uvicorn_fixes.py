@@ -241,9 +241,8 @@ class PatchedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _close(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
-            self._close_tls()
+        self.transport.close()
+        self._close_tls()
 
     def _close_tls(self) -> None:
         """Call this after closing the transport."""
@@ -270,8 +269,7 @@ class PatchedProtocol(HttpToolsProtocol):
         is closed, and what the client still sends is dropped for at most 5 seconds, or until it closes.
         """
         if not (sends or self._discards_input or self.flow.read_paused) or self.transport.is_closing():
-            self.transport.close()
-            self._close_tls()
+            self._close()
             return
         self._discards_input = True
         self.pipeline.clear()
