@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 
-from app.http.body import Headers, Send
+from starlette.types import Send
+
+from app.http.body import Headers
 
 COMPRESS_FROM = 1024  # bytes: in smaller answers the extra header lines cost more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, cast
 
 from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
 from app.contract import awaited
 from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
 from app.http.answers import CLOSE, header_list, respond
 from app.http.auth import METRICS, PROBES
-from app.http.body import Message, Receive, Scope, Send, client_request_id, read_body
+from app.http.body import client_request_id, read_body
 from app.http.codecs.base import Stream, event
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.errors import error_parts

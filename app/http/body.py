@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from starlette.types import Receive
 
 from app.errors import BadRequest, BodyTimeout, ClientGone, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]  # as ASGI has them
 RequestHeaders = dict[bytes, bytes]  # by name in lower case
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from app.http.body import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.cors import Cors
 from app.http.request import Handler, Request, Response

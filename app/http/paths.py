@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from app.http.body import Headers, Scope
+from starlette.types import Scope
+
+from app.http.body import Headers
 
 #: What to call, with the beginnings of paths in whose place. OpenAI's newer APIs, TEI, TGI, vLLM, Cohere, Ollama,
 #: Anthropic.

@@ -9,8 +9,9 @@ import asyncio
 import time
 from typing import Any, cast
 
+from starlette.types import Scope
+
 from app.contract import Answer, GeneratedText, Lease, Served
-from app.http.body import Scope
 from app.http.codecs.base import Stream
 from app.http.connection.connection import Exchange
 from app.http.request import Request

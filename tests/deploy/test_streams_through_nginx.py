@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.http.body import Receive, Scope, Send
 from app.http.connection.connection import HttpProtocol
 from loadtest.common.paths import LOOPBACK
 from loadtest.drill import nginx

@@ -11,12 +11,13 @@ from urllib.parse import quote
 
 import numpy as np
 from connections import Connection, parsed
+from starlette.types import Message, Receive, Scope, Send
 
 from app.contract import CLASSES, Answer, GeneratedText, Klass, ModelCall, Waiter, wait
 from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
-from app.http.body import Limits, Message, Receive, Scope, Send
+from app.http.body import Limits
 from app.http.inference_routes import X_CLASS
 from app.http.resources import Resources
 from app.lifecycle import Lifecycle

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from starlette.types import Message
 
 from app.errors import BadRequest, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
 from app.http.answers import compress, wanted_encoding
-from app.http.body import HeldBodies, Message, inflate
+from app.http.body import HeldBodies, inflate
 
 from .echo import INFER, LIMITS, Caller, Echo, body
 

@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
 from app.collector import Collector
 from app.contract import Batching
 from app.errors import not_installed
-from app.http.body import Receive, Scope, Send
 from app.machine import memory_limit
 from app.settings import Settings
 from starling_ray.metrics import Forwarder

@@ -12,12 +12,12 @@ from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Receive, Scope, Send
 
 from app import process
 from app.collector import Collector
 from app.errors import ConfigError
 from app.http.asgi import HttpApp
-from app.http.body import Receive, Scope, Send
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores
 from app.observe import logs
