@@ -87,7 +87,7 @@ class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_differ", "_lengths", "_placed", "_waiter", "end_by", "entered", "failure", "on_close",
+        "_differ", "_lengths", "_placed", "_waiter", "end_by", "entered", "failure", "on_close",
         "on_piece", "places", "slots", "submitted",
     )  # fmt: skip
 
@@ -107,7 +107,6 @@ class Lease(Call):
         if own:
             for row, lengths_of in zip(rows, zip(*own.values(), strict=True), strict=True):
                 row.length = max(lengths_of)
-        self._closed = False
         self.submitted = False
         self.entered = 0  # when it was submitted, after it had been read and decoded
         self._waiter: Waiter | None = None
@@ -202,9 +201,8 @@ class Lease(Call):
 
     def close(self, *exc: object) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when the unit ends."""
-        if self._closed:
+        if not self.rows:  # it is closed
             return
-        self._closed = True
         if self.on_close is not None:
             self.on_close()
         placed = self._placed

@@ -28,7 +28,6 @@ class RecordFile:
         self._file = path.open("w", encoding="utf-8")
         self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._dropped = 0
-        self._failed = False
         # A daemon: the process can end although the file, which may be a pipe, takes nothing more.
         self._thread = threading.Thread(target=self._write, name="record", daemon=True)
 
@@ -44,7 +43,7 @@ class RecordFile:
 
     def sink(self, entry: Entry) -> None:
         """Take an entry. Never blocks."""
-        if self._dropped or self._failed:
+        if self._dropped:
             self._dropped += 1
         elif self._entries.qsize() >= _WAITING:
             self._dropped = 1
@@ -60,5 +59,5 @@ class RecordFile:
                 if self._dropped:
                     file.write(json.dumps({"dropped": self._dropped}) + "\n")
         except OSError as exc:
-            self._failed = True
+            self._dropped = 1  # and all that follow
             log.error("the record ends here: %s", exc)  # noqa: TRY400 - a full disk needs no traceback

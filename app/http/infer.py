@@ -66,7 +66,9 @@ async def infer(request: Request) -> Response:
         if served.model.front is None and served.model.present is None:
             body, json_length = request.route.codec.encode(served, call, answer)
         else:
-            body, json_length = await encoded_slowly(request, served, call, answer)
+            threads, codec = request.resources.threads, request.route.codec
+            slow = slow_to_encode(served, codec, call)
+            body, json_length = await threads.run_if(slow, request.klass, encode, served, codec, call, answer)
         kind = JSON if json_length is None else BINARY % json_length
         if len(body) >= COMPRESS_FROM and call.stream is None:
             body, lines = await compressed(request, body)
@@ -139,10 +141,8 @@ async def named_in_body(request: Request, body: bytes) -> Served:
     """The model that the body names, if it has room."""
     codec, resources = request.route.codec, request.resources
     assert isinstance(codec, TextCodec)  # all other routes name the model in the path
-    if len(body) > OFF_LOOP_BYTES:
-        opened = await resources.parser.run(request.klass, codec.with_body, body, resources.limits)
-    else:
-        opened = codec.with_body(body, resources.limits)
+    slow = len(body) > OFF_LOOP_BYTES
+    opened = await resources.parser.run_if(slow, request.klass, codec.with_body, body, resources.limits)
     name = opened.choose(request.catalog)
     request.route = replace(request.route, codec=opened, model=name)
     try:
@@ -159,11 +159,9 @@ async def named_in_body(request: Request, body: bytes) -> Served:
 async def decoded_slowly(request: Request, served: Served, body: bytes) -> DecodedCall:
     """Decode on a helper thread, and have the model's front read the inputs if it has one."""
     resources, codec, headers = request.resources, request.route.codec, request.headers
-    if codec.slow_to_decode(served, headers, body):
-        threads = resources.parser if served.model.decode is None else resources.threads
-        call = await threads.run(request.klass, codec.decode, served, headers, body, resources.limits)
-    else:
-        call = codec.decode(served, headers, body, resources.limits)
+    threads = resources.parser if served.model.decode is None else resources.threads
+    slow = codec.slow_to_decode(served, headers, body)
+    call = await threads.run_if(slow, request.klass, codec.decode, served, headers, body, resources.limits)
     if (front := codec.front(served)) is not None:
         check_rows(served.info, front.reader.rows(cast("list[Array]", call.arrays)))  # fronts read bytes
         call.take_translated(await _read(request, front, call, len(body)))
@@ -236,26 +234,14 @@ def reloaded(request: Request, before: Served, error: NotReady) -> Served:
 # the response
 
 
-async def encoded_slowly(
-    request: Request, served: Served, call: DecodedCall, answer: Answer
-) -> tuple[bytes, int | None]:
-    """As `Codec.encode`, of a model with a front or code of its own: on a helper thread, unless that is quick."""
-    codec = request.route.codec
-    if slow_to_encode(served, codec, call):
-        threads = request.resources.threads
-        return await threads.run(request.klass, encode, served, codec, call, answer)
-    return encode(served, codec, call, answer)
-
-
 async def compressed(request: Request, body: bytes) -> tuple[bytes, bytes]:
     """The body as its client accepts it, and the header lines that say so."""
     wanted = wanted_encoding(request.headers.get(b"accept-encoding"), len(body))
     if wanted is None:
         return body, b""
-    lines = COMPRESSED % wanted.encode()
-    if len(body) <= QUICK_TO_COMPRESS:
-        return compress(body, wanted), lines
-    return await request.resources.threads.run(request.klass, compress, body, wanted), lines
+    slow = len(body) > QUICK_TO_COMPRESS
+    packed = await request.resources.threads.run_if(slow, request.klass, compress, body, wanted)
+    return packed, COMPRESSED % wanted.encode()
 
 
 def succeeded(

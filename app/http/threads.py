@@ -74,6 +74,12 @@ class HelperThreads:
         """What the function returns or raises."""
         return wait(Work(self, klass, _each, partial(function, *args, **named)))
 
+    async def run_if(
+        self, slow: bool, klass: Klass, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs
+    ) -> _T:
+        """The same; on the event loop unless it is slow."""
+        return await self.run(klass, function, *args, **named) if slow else function(*args, **named)
+
     def read(self, reader: Reader, klass: Klass, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
         """What `reader.read` returns for these inputs, a body of `size` bytes, or raises."""
         return wait(Work(self, klass, reader.read, sent, size, reader.reads_texts))

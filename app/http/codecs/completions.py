@@ -13,7 +13,8 @@ import orjson
 from app.contract import Answer, Front, GeneratedText, Served
 from app.errors import BadRequest, bad_field
 from app.http.codecs.base import DecodedCall, Stream, event
-from app.http.codecs.text_codec import CUT_FIELDS, TextGeneration, flag, prompts_of_ids, unexpected
+from app.http.codecs.text_codec import CUT_FIELDS, TextGeneration, prompts_of_ids, unexpected
+from app.http.codecs.v2_decode import flag
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")

@@ -15,7 +15,8 @@ from app.contract import Answer, Served
 from app.errors import bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.text_codec import TextCodec, flag, texts_of, tokens_of, unexpected
+from app.http.codecs.text_codec import TextCodec, texts_of, tokens_of, unexpected
+from app.http.codecs.v2_decode import flag
 from app.values.tensors import shown, to_json
 
 _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]

@@ -158,14 +158,6 @@ def unexpected(field: str, expected: str, value: object) -> BadRequest:
     )
 
 
-def flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
-    """A field of `fields`; absent or null is false. Raises BadRequest that calls it `field`."""
-    value = fields.get(name)
-    if value is not None and type(value) is not bool:
-        raise unexpected(field, "true or false", value)
-    return bool(value)
-
-
 def _are_ids(value: object) -> bool:
     """Whether it is a prompt as ids of tokens."""
     return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)

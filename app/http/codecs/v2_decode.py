@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
-from app.errors import BadRequest, TooLarge
+from app.errors import BadRequest, TooLarge, bad_field
 from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
 from app.values.tensors import check_shape, pack_values, shown
@@ -188,10 +188,12 @@ def _integer(value: object, top: int, where: str) -> int:
     return value
 
 
-def _boolean(value: object, where: str) -> bool:
-    if type(value) is not bool:
-        raise BadRequest(f"{where}: expected true or false, got {shown(value)}")
-    return value
+def flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
+    """A field of `fields`; absent or null is false. Raises BadRequest that calls it `field`."""
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise bad_field(field, f"expected true or false, got {shown(value)}")
+    return bool(value)
 
 
 def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall) -> Spans | None:
@@ -261,8 +263,7 @@ def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) ->
 def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tuple[int, bool]]:
     """The requested outputs; all if none is named. BF16 has no JSON form, so it is always binary."""
     outputs = request.get("outputs")
-    wanted = (request.get("parameters") or {}).get("binary_data_output")
-    binary = wanted is not None and _boolean(wanted, "parameters.binary_data_output")
+    binary = flag(request.get("parameters") or {}, "binary_data_output", "parameters.binary_data_output")
     index_of = {spec.name: index for index, spec in enumerate(specs)}
     if outputs is not None and type(outputs) is not list:
         raise BadRequest("outputs: expected a list")
@@ -277,5 +278,6 @@ def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tup
         if index_of[name] in asked:
             raise BadRequest(f"{where}.name: asked for twice")
         parameters = _parameters(request, output.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
-        asked[index_of[name]] = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
+        given = {"binary_data": binary, **parameters}
+        asked[index_of[name]] = flag(given, "binary_data", f"{where}.parameters.binary_data")
     return [(index, as_binary or specs[index].datatype == "BF16") for index, as_binary in asked.items()]

@@ -23,8 +23,7 @@ from app.errors import BadRequest, NotReady, TooLarge
 from app.http.answers import compress, wanted_encoding
 from app.http.auth import Auth
 from app.http.body import inflate, read_body
-from app.http.codecs.text_codec import flag
-from app.http.codecs.v2_decode import load_json
+from app.http.codecs.v2_decode import flag, load_json
 from app.http.routes.probes import router as probes
 from app.observe.logs import fields
 from app.values.tensors import shown
