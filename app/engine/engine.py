@@ -17,7 +17,7 @@ from app.engine.executor import Executor
 from app.engine.memory import Memory
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
-from app.errors import ConfigError
+from app.errors import as_config_error
 from app.observe.snapshot import Snapshot
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.policies import policy_for
@@ -108,10 +108,8 @@ class Engine:
             if executor.activations is not None:
                 executor.activations.bound(min(alive, reserved.slots))
             program = program_of(next(self._programs), executor, profiled.stage_profiles, alive)
-            try:
+            with as_config_error():  # for a policy that this device cannot serve
                 self.scheduler.add_program(program, self.clock())
-            except ValueError as exc:  # a policy that this device cannot serve
-                raise ConfigError(str(exc)) from None
             undo.pop_all()
         served = ServedModel(model, executor, program.id, profiled, self.driver.intake)
         self._models[program.id] = served

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, repeat
 from types import coroutine
 from typing import Any
@@ -46,7 +45,7 @@ class Intake:
 class Placed:
     """A placed model with its slots.
 
-    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
+    `reserved`: by class, rows leased and not yet submitted. `drained`: there once new calls are refused, set when no
     slot is in use.
     """
 
@@ -58,7 +57,7 @@ class Placed:
         #: Whether some output has a variable length, so that it must be cut to the call's own.
         self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
         self.reserved = [0, 0]
-        self.drained: asyncio.Future[None] | None = None
+        self.drained: asyncio.Event | None = None
 
     def free_rows(self, rows: Iterable[Row]) -> None:
         """Give back the slots of those rows that have ended, which nothing reads any more."""
@@ -66,21 +65,15 @@ class Placed:
 
     async def drain(self) -> None:
         """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
-        if self.drained is None:
-            self.drained = asyncio.get_running_loop().create_future()
-            self.pool.on_unused = partial(_end, self.drained)
+        self.drained = self.drained or asyncio.Event()
+        self.pool.on_unused = self.drained.set
         if self.pool.used and self.intake.refusing is None:
-            await asyncio.shield(self.drained)
+            await self.drained.wait()
 
     def give_up(self) -> None:
         """End the wait of `drain`."""
         if self.drained is not None:
-            _end(self.drained)
-
-
-def _end(wait: asyncio.Future[None]) -> None:
-    if not wait.done():
-        wait.set_result(None)
+            self.drained.set()
 
 
 class Lease(Call):

@@ -100,10 +100,6 @@ class HttpApp:
         added = b"x-request-id: %s\r\n" % request_id
         if closing:
             added += CLOSE
-        if isinstance(early, tuple):
-            status, head, body = early
-            await respond(send, status, head + added, body)
-            return
         if resources.cors is not None:
             added += resources.cors.lines(dict(scope["headers"]).get(b"origin"))
         if early is None:
@@ -116,8 +112,8 @@ class HttpApp:
 
             await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
             return
-        status, head, body = error_parts(early, has_openai_form(path))
-        if resources.refusals.needed():
+        status, head, body = early if isinstance(early, tuple) else error_parts(early, has_openai_form(path))
+        if isinstance(early, StarlingError) and resources.refusals.needed():
             await awaited(resources.refusals)
         await respond(send, status, head + added, body)
 

@@ -39,14 +39,13 @@ class Cors:
         return self._vary if allowed is None else _READABLE % (allowed, _EXPOSED, self._vary)
 
     def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, bytes, bytes] | None:
-        """Status, header lines and body of the answer to a preflight; None if the request is not one."""
+        """Status, header lines and body of the answer to a preflight, beside `lines`; None if it is not one."""
         if method != "OPTIONS" or _ORIGIN not in headers or _METHOD not in headers:
             return None
         if self._allows(headers[_ORIGIN]) is None:
             origin = headers[_ORIGIN][:80].decode("latin-1")
-            status, head, body = error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
-            return status, head + self.lines(None), body
-        head = self.lines(headers[_ORIGIN]) + _PREFLIGHT
+            return error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
+        head = _PREFLIGHT
         if _HEADERS in headers:  # allow any: V2 clients may send headers for a proxy
             head += b"access-control-allow-headers: %s\r\n" % headers[_HEADERS]
         return 204, head, b""

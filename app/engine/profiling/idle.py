@@ -33,10 +33,6 @@ _MOST = 20
 _TOLERANCE = 0.02
 
 
-class GoneError(Exception):
-    """The device is dead."""
-
-
 class IdleMeasurement:
     """The measurement of one model that serves and has rows. All batches together may take `budget_ns`.
 
@@ -56,7 +52,7 @@ class IdleMeasurement:
         """Time the sampler's points until they are settled or the budget is spent; then set the model's profile.
 
         A length at which a batch fails is skipped, unless it is the rows' own. Raises RuntimeError when the model
-        fails otherwise, and GoneError.
+        fails otherwise, or the device is dead.
         """
         model = self._model
         lengths = self._lengths_to_time()
@@ -110,8 +106,8 @@ class IdleMeasurement:
         """Run batches at once when there is no call, and count them as profiled batches."""
         model = self._model
         await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected_ns))
-        if self._device.dead() is not None:
-            raise GoneError
+        if (why := self._device.dead()) is not None:
+            raise RuntimeError(why)
         measured = await self._measuring.measure(model.executor, batches)
         for one in measured:
             model.stats.profiled.observe(one.completion.outcome.compute_ns / 1e9)
@@ -151,7 +147,7 @@ class IdleMeasurement:
         if not most or (executor.steps is not None and not executor.model.writes):
             return []
         *_, sizes = size_sets(self._model.profile.max_batch)
-        choices = [at_lengths(sizes, lengths) for lengths in length_sets(most, own)]
+        choices = [points(sizes, lengths=lengths) for lengths in length_sets(most, own)]
         return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
 
     def _first_that_fits(self, choices: Sequence[list[Point]], times: int, budget_ns: int) -> list[Point]:
@@ -202,14 +198,9 @@ class Sampler:
         self._open = {one: None for one in self._open if one.group != point.group or one.size < point.size}
 
 
-def points(sizes: Iterable[int], levels: Iterable[int] = ()) -> list[Point]:
-    """Points of each size alone, and with each number of units at once."""
-    return [Point(units, size) for units in (1, *levels) for size in sizes]
-
-
-def at_lengths(sizes: Iterable[int], lengths: Iterable[int]) -> list[Point]:
-    """Points of each size alone, at each length."""
-    return [Point(1, size, length) for length in lengths for size in sizes]
+def points(sizes: Iterable[int], levels: Iterable[int] = (), lengths: Iterable[int] = (0,)) -> list[Point]:
+    """Points of each size alone, and with each number of units at once, at each length; 0: the rows' own."""
+    return [Point(units, size, length) for units in (1, *levels) for length in lengths for size in sizes]
 
 
 def size_sets(max_batch: int) -> list[list[int]]:

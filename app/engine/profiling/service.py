@@ -13,7 +13,7 @@ from traceback import clear_frames
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
-from app.engine.profiling.idle import GoneError, IdleMeasurement
+from app.engine.profiling.idle import IdleMeasurement
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, guess
 from app.engine.profiling.tables import Solver
@@ -173,8 +173,6 @@ class Profiling:
         )  # fmt: skip
         try:
             await IdleMeasurement(model, self.device, self.measuring, self._budget_ns).measure()
-        except GoneError:
-            return
         except RuntimeError as exc:
             log.warning("model %s: its profile is not measured: %s", model.name, exc)
         spent = model.stats.profiled.as_dict()

@@ -135,9 +135,7 @@ class StreamDevice:
 
     def _submit(self, worker: StreamWorker, job: Job, stop: Stop, report: Report) -> None:
         if not worker.launcher.send(UnitRun(job, stop, worker, report, self.spec.push_ahead_ns).begin):
-            completion = failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED))
-            completion.worker = worker.index
-            report(completion)
+            report(replace(failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED)), worker=worker.index))
 
     def wait_until_begun(self) -> None:
         """Only for models that run on the CPU. Launchers get their units ahead of time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.profiling.idle import at_lengths, points
+from app.engine.profiling.idle import points
 from app.scheduler.estimates.evidence import IDLE, WARM_UP, Evidence, Point, UnitTime
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import parse, to_dict
@@ -52,7 +52,7 @@ def test_of_one_run_each_no_size_departs_from_the_curve() -> None:
 def test_profile_by_length_and_stage() -> None:
     """Beyond what was timed at a length, its curve goes on as that of the rows as they are."""
     evidence = Evidence(linear(0, 16, 4))
-    for point in (*points([1, 2, 4]), *at_lengths([1, 2, 4], [8, 32])):
+    for point in (*points([1, 2, 4]), *points([1, 2, 4], lengths=[8, 32])):
         if point.size < 4 or point.length < 32:
             ns = MS * point.size * (point.length or 16)
             for _ in range(2):
@@ -68,7 +68,7 @@ def test_profile_by_length_and_stage() -> None:
 def test_steps_of_a_recurrent_model() -> None:
     """Their times are a stage's that repeats, whatever the length; those of a decoder go by what it reads again."""
     evidence = Evidence(linear(16, 0, 2))
-    for point in (*points([1, 2]), *at_lengths([1, 2], [8])):
+    for point in (*points([1, 2]), *points([1, 2], lengths=[8])):
         evidence.add(point, UnitTime(16 * MS, (MS,)), IDLE)
     (step,) = evidence.profile(16, cell=True).stages
     assert (step.cell, step.by_length, step.batch_ns) == (True, (), (MS, MS))
