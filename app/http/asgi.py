@@ -8,25 +8,25 @@ a FastAPI route, because such a route costs more than all the rest of a call.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Set
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, cast
 
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from app.contract import awaited
-from app.errors import BadFrames, NotReady, StarlingError, TooManyConnections
+from app.errors import BadFrames, ClientGone, NotReady, StarlingError, TooManyConnections
 from app.http.answers import CLOSE, header_list, respond
 from app.http.auth import METRICS, PROBES
-from app.http.body import client_request_id, read_body
+from app.http.body import RequestHeaders, client_request_id, read_body
 from app.http.codecs.base import Stream, event
 from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.errors import error_parts
 from app.http.infer import infer
 from app.http.inference_routes import Route, find_route
-from app.http.layers import layered, log_request
+from app.http.layers import layered, write_line
 from app.http.paths import has_openai_form, path_redirect, scope_under_prefix, strip_prefix
 from app.http.request import FastPath, Request
 from app.http.resources import Resources
@@ -70,12 +70,7 @@ class HttpApp:
         if early is None and (route := find_route(path, scope["query_string"])) is not None:
             await self._infer(route, headers, scope, receive, send)
             return
-        request_id = client_request_id(headers) or resources.id_format % next(resources.ids)
-        answer = partial(self._answer, path, early, request_id)
-        if resources.access_log and path not in PROBES:
-            await log_request(answer, request_id, scope, receive, send)
-        else:
-            await answer(scope, receive, send)
+        await self._answer(path, early, headers, scope, receive, send)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
         """The error for a request without a valid key, or above the limit of connections; None: it is not refused."""
@@ -92,30 +87,38 @@ class HttpApp:
         return None
 
     async def _answer(
-        self, path: str, early: Early, request_id: bytes, scope: Scope, receive: Receive, send: Send
+        self, path: str, early: Early, headers: RequestHeaders, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused."""
-        resources = self.resources
-        closing = scope["state"]["health"].closing or isinstance(early, NotReady)
+        """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused. Log it."""
+        resources, arrived, status = self.resources, time.monotonic_ns(), ClientGone.status
+        request_id = client_request_id(headers) or resources.id_format % next(resources.ids)
         added = b"x-request-id: %s\r\n" % request_id
-        if closing:
+        if scope["state"]["health"].closing or isinstance(early, NotReady):
             added += CLOSE
         if resources.cors is not None:
-            added += resources.cors.lines(dict(scope["headers"]).get(b"origin"))
-        if early is None:
+            added += resources.cors.lines(headers.get(b"origin"))
 
-            async def send_with_ours(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    headers = path_redirect(message["status"], list(message.get("headers", ())))
-                    message["headers"] = headers + header_list(added)
-                await send(message)
+        async def send_with_ours(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = path_redirect(status, list(message.get("headers", ()))) + header_list(added)
+            await send(message)
 
-            await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
-            return
-        status, head, body = early if isinstance(early, tuple) else error_parts(early, has_openai_form(path))
-        if isinstance(early, StarlingError) and resources.refusals.needed():
-            await awaited(resources.refusals)
-        await respond(send, status, head + added, body)
+        try:
+            if early is None:
+                await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send_with_ours)
+                return
+            if isinstance(early, StarlingError) and resources.refusals.needed():
+                await awaited(resources.refusals)
+            early = early if isinstance(early, tuple) else error_parts(early, has_openai_form(path))
+            await respond(send_with_ours, *early)
+        finally:
+            if resources.access_log and path not in PROBES:
+                url = scope.get("raw_path") or scope["path"].encode()
+                write_line(
+                    scope["method"], url, scope.get(BAD_FRAMES, status), arrived, scope.get("client"), request_id
+                )
 
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send

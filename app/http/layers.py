@@ -13,9 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from app.http.connection.uvicorn_fixes import BAD_FRAMES
 from app.http.cors import Cors
 from app.http.request import Handler, Request, Response
 from app.http.resources import Resources
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("starling.http")
 access = logging.getLogger(ACCESS)
 
-_GONE = 499  # the client has left: the status of ClientGone
 _LONGEST_PATH = 2048  # characters: a client may send more
 _LONGEST_NAME = 256  # characters of the name of a model or version in the log: a client may send more
 _TRACEPARENT = b"traceparent: %s\r\n"
@@ -110,21 +106,3 @@ def _address(client: tuple[str, int] | None) -> str:
         return ""
     host, port = client
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-async def log_request(app: ASGIApp, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let `app` answer a request that is not an inference call, then write its line."""
-    arrived = time.monotonic_ns()
-    status = _GONE
-
-    async def watched(message: Message) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        await send(message)
-
-    try:
-        await app(scope, receive, watched)
-    finally:
-        path = scope.get("raw_path") or scope["path"].encode()
-        write_line(scope["method"], path, scope.get(BAD_FRAMES, status), arrived, scope.get("client"), request_id)
