@@ -25,10 +25,16 @@ class Window(Policy):
     """
 
     name = "window"
+    #: Why a batch of so many rows as it waits for was formed.
+    gathered = Formed.FULL
+
+    def wanted(self, offer: Offer) -> int:
+        """The rows to wait for."""
+        return offer.full
 
     def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        if offer.ready.count >= offer.full:
-            return cut_rows(offer, offer.full, Formed.FULL)
+        if offer.ready.count >= (wanted := self.wanted(offer)):
+            return cut_rows(offer, wanted, self.gathered)
         return hold_or_cut(offer, offer.ready.count, offer.state.program.policy.max_delay_ns, now)
 
 

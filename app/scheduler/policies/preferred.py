@@ -6,22 +6,20 @@ start. What it costs and gains: docs/theory/policies.md.
 
 from __future__ import annotations
 
-from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, hold_or_cut
+from app.scheduler.policies.fixed import Window
 from app.scheduler.policies.offer import Offer
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.types import Formed
 
 
-class Preferred(Policy):
+class Preferred(Window):
     """Batches of exactly the preferred size, or all waiting rows once the oldest has waited long enough."""
 
     name = "preferred"
+    gathered = Formed.TABLE
 
     def target(self, estimates: Estimates) -> int:
         return estimates.preferred
 
-    def decide(self, offer: Offer, now: int) -> Cut | Hold:
-        target = min(offer.ready.count if offer.stage else offer.state.estimates.preferred, offer.full)
-        if offer.ready.count >= target:
-            return cut_rows(offer, target, Formed.TABLE)
-        return hold_or_cut(offer, offer.ready.count, offer.state.program.policy.max_delay_ns, now)
+    def wanted(self, offer: Offer) -> int:
+        return min(offer.ready.count if offer.stage else offer.state.estimates.preferred, offer.full)
