@@ -10,7 +10,7 @@ import specs
 from app.contract import UNBOUNDED
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.recurrent.recurrent import step_axis
+from app.models.recurrent.recurrent import StepAxis
 
 from .folders import loaded, refused, table, toml_of, try_out, write_model
 
@@ -95,7 +95,7 @@ def spec(name, *shape, datatype="FP32", bound=9):
 
 
 def axis_of(inputs, outputs, cell=None, max_steps=None):
-    return step_axis(Recurrent(cell or Reads(), ((1,),), max_steps), specs.info_of(inputs, outputs))
+    return StepAxis(Recurrent(cell or Reads(), ((1,),), max_steps), specs.info_of(inputs, outputs))
 
 
 X, Y, W = spec("x", "time", 2), spec("y", 2), spec("w", 3)

@@ -17,7 +17,7 @@ from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, cast, normalise
 from app.models.compiled import Compiled
-from app.models.recurrent.recurrent import Recurrent, State, check_ys, kind_of, leads, step_axis
+from app.models.recurrent.recurrent import Recurrent, State, StepAxis, check_ys, kind_of, leads
 
 
 class CellStart(NamedTuple):
@@ -53,7 +53,7 @@ class CellModel(nn.Module):
     def __init__(self, declared: Recurrent, info: ModelInfo) -> None:
         super().__init__()
         self.cell: Any = declared.cell
-        self.axis = step_axis(declared, info)
+        self.axis = StepAxis(declared, info)
         self.info = self.axis.with_lengths(info)
         self.dtype: torch.dtype | None = None
         self.declared = declared

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -89,7 +89,6 @@ def _is_length(value: Any) -> bool:
 # what fits a cell
 
 
-@dataclass(frozen=True, slots=True)
 class StepAxis:
     """The axis of the steps. `name`: the inputs' variable axis, "" if all rows have one length. `place` and `dim`: the
     input that has it, and in which dimension; 0 is the batch.
@@ -98,13 +97,35 @@ class StepAxis:
     long. `own`: of each output, whether it is as long as the row ran. `follower`: an output as long as the row's input.
     """
 
-    name: str
-    place: int
-    dim: int
-    most: int | None
-    shortens: bool
-    own: tuple[bool, ...]
-    follower: str | None
+    def __init__(self, declared: Recurrent, info: ModelInfo) -> None:
+        """Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, unless the tensors fit the cell."""
+        for place, spec in enumerate(info.inputs):
+            if spec.datatype == "BYTES":
+                raise ConfigError(
+                    f"inputs[{place}].datatype: expected a numeric type for a recurrent model, got 'BYTES'"
+                )
+        if not declared.starts and not info.inputs[0].shape:
+            raise ConfigError("inputs[0].shape: expected [length, ...], which a cell without start reads, got []")
+        self.name, self.place, self.dim, bound = _sequence(declared, info)
+        known = {axis for spec in info.inputs for axis in spec.axes if axis}
+        most = min((length for length in (declared.max_steps, bound) if length), default=None)
+        self.shortens = most is not None and most != bound
+        if declared.starts and declared.max_steps:
+            most = declared.max_steps  # a cell that feeds itself may make more steps than its inputs are long
+        self.own = tuple(leads(spec) and spec.axes[0] not in known for spec in info.outputs)
+        for index, spec in enumerate(info.outputs):
+            if not _fits(spec, known, None if declared.finishes else self.name):
+                raise ConfigError(
+                    f"outputs[{index}].shape: expected the axis of the steps first and no other one that is variable, "
+                    f"got {[axis or length for axis, length in zip(spec.axes, spec.shape, strict=True)]}"
+                )
+            if self.own[index] and self.name and most is None:
+                raise ConfigError(
+                    f"outputs[{index}].shape: expected a bound of the axis {spec.axes[0]!r}: max_steps of Recurrent, "
+                    f"or max_shape of the input along {self.name!r}; got neither"
+                )
+        self.follower = next((spec.name for spec in info.outputs if self.name and self.name in spec.axes), None)
+        self.most = most
 
     def with_lengths(self, info: ModelInfo) -> ModelInfo:
         """The ModelInfo of the actual call: the server adds each row's length as the last input.
@@ -149,35 +170,6 @@ class StepAxis:
                 f"output {self.follower!r}: expected an axis with a name of its own, because {why}, "
                 f"got {self.name!r}, an axis of the inputs"
             )
-
-
-def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
-    """Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, where the tensors do not fit a cell."""
-    for place, spec in enumerate(info.inputs):
-        if spec.datatype == "BYTES":
-            raise ConfigError(f"inputs[{place}].datatype: expected a numeric type for a recurrent model, got 'BYTES'")
-    if not declared.starts and not info.inputs[0].shape:
-        raise ConfigError("inputs[0].shape: expected [length, ...], which a cell without start reads, got []")
-    name, place, dim, bound = _sequence(declared, info)
-    known = {axis for spec in info.inputs for axis in spec.axes if axis}
-    most = min((length for length in (declared.max_steps, bound) if length), default=None)
-    shortens = most is not None and most != bound
-    if declared.starts and declared.max_steps:
-        most = declared.max_steps  # a cell that feeds itself may make more steps than its inputs are long
-    own = tuple(leads(spec) and spec.axes[0] not in known for spec in info.outputs)
-    for index, spec in enumerate(info.outputs):
-        if not _fits(spec, known, None if declared.finishes else name):
-            raise ConfigError(
-                f"outputs[{index}].shape: expected the axis of the steps first and no other one that is variable, "
-                f"got {[axis or length for axis, length in zip(spec.axes, spec.shape, strict=True)]}"
-            )
-        if own[index] and name and most is None:
-            raise ConfigError(
-                f"outputs[{index}].shape: expected a bound of the axis {spec.axes[0]!r}: max_steps of Recurrent, or "
-                f"max_shape of the input along {name!r}; got neither"
-            )
-    follower = next((spec.name for spec in info.outputs if name and name in spec.axes), None)
-    return StepAxis(name, place, dim, most, shortens, own, follower)
 
 
 def leads(spec: TensorSpec) -> bool:

@@ -18,7 +18,7 @@ from app.errors import ConfigError
 from app.models.base import normalise
 from app.models.recurrent.layer_steps import State, TorchSteps, ready_steps
 from app.models.recurrent.recurrent import Recurrent, leads
-from app.models.recurrent.rnn_graph import cut
+from app.models.recurrent.rnn_graph import CutModule
 
 
 def by_its_layer(module: Any, info: ModelInfo) -> Recurrent:
@@ -32,28 +32,23 @@ def by_its_layer(module: Any, info: ModelInfo) -> Recurrent:
     return Recurrent(cell, tuple((cell.layer.hidden_size,) for _ in range(cell.states)))
 
 
-class LayerCell(nn.Module):
+class LayerCell(CutModule):
     """The cell of such a module. Its state: the hidden state of each layer, then an LSTM's cell states."""
 
     def __init__(self, module: nn.Module, info: ModelInfo) -> None:
-        super().__init__()
         axis = next((axis for spec in info.inputs for axis in spec.axes if axis), None)
-        #: The inputs with the axis of the steps, and in which dimension.
-        self._along = [
+        along = [
             (place, dim)
             for place, spec in enumerate(info.inputs)
             for dim, name in enumerate(spec.axes, 1)
             if axis and name == axis
         ]
-        parts = cut(module, len(info.inputs), self._along)
-        self.module = module  # whose weights all parts share
-        self.layer = parts.layer
-        self.before, self.behind = parts.before, parts.behind
+        super().__init__(module, len(info.inputs), along)
+        self._along = along  # the inputs with the axis of the steps, and in which dimension
         self.states = self.layer.num_layers * (2 if self.layer.mode == "LSTM" else 1)
         self._outputs = info.outputs
         # outputs along the steps are as long as `ys`, so these are needed
-        self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
-        self._parts = parts
+        self.reads_steps = self.reads_steps or any(leads(spec) for spec in info.outputs)
         self.packs = True  # False if the step is compiled: packed products would break its graph
         self._steps = TorchSteps(self.layer)
         self._ready = self._steps  # with packed weights, from the first use on
@@ -62,7 +57,7 @@ class LayerCell(nn.Module):
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        if lengths is None or self._parts.before_stepwise:
+        if lengths is None or self.before_stepwise:
             x, state = self._start(inputs)
         else:
             place, dim = self._along[0]
@@ -93,7 +88,7 @@ class LayerCell(nn.Module):
     def stride(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor | None, State]:
         """Steps: `x` [steps, rows, ...] -> y [steps, rows, ...] or None, and the state after the last."""
         ys, after = self._fastest().stride(x, state)
-        return ys if self._reads_steps else None, after
+        return ys if self.reads_steps else None, after
 
     def _fastest(self) -> TorchSteps:
         """The steps with packed weights, packed again if the module has been moved or cast."""
@@ -107,7 +102,7 @@ class LayerCell(nn.Module):
         return self._ready
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
-        if ys is None or self._parts.behind_stepwise:
+        if ys is None or self.behind_stepwise:
             return self._finish(state, ys)
 
         def finish(rows: torch.Tensor, length: int) -> list[torch.Tensor]:

@@ -11,7 +11,6 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
@@ -40,59 +39,49 @@ _PACKING = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """`before(*inputs)` -> (x, hx), the layer's arguments; hx is None if it gets none.
+def holds_layer(module: object) -> bool:
+    """Whether the module contains a layer at which `CutModule` cuts."""
+    layers = [part for part in module.modules() if type(part) in LAYERS] if isinstance(module, nn.Module) else []
+    return any(not layer.bidirectional and not layer.proj_size for layer in layers)
 
-    `behind(result, rows, steps)` -> the outputs, from the layer's result for so many rows of so many steps.
+
+class CutModule(nn.Module):
+    """A `module` in eval mode, which takes so many inputs, cut at its `layer`. All parts share its weights.
+
+    `before(*inputs)` -> (x, hx), the layer's arguments; hx is None if it gets none. `behind(result, rows, steps)` ->
+    the outputs, from the layer's result for so many rows of so many steps.
 
     `reads_steps`: `behind` reads the layer's result at each step, or their number, and not only its last state. The
     other two: whether a part computes every step from that step alone, so that padding does not change it.
     """
 
-    layer: nn.RNNBase
-    before: fx.GraphModule
-    behind: fx.GraphModule
-    reads_steps: bool
-    before_stepwise: bool
-    behind_stepwise: bool
+    def __init__(self, module: nn.Module, inputs: int, along: Sequence[tuple[int, int]]) -> None:
+        """`along`: the inputs with the axis of the steps, and in which dimension.
 
-
-def holds_layer(module: object) -> bool:
-    """Whether the module contains a layer that `cut` supports."""
-    layers = [part for part in module.modules() if type(part) in LAYERS] if isinstance(module, nn.Module) else []
-    return any(not layer.bidirectional and not layer.proj_size for layer in layers)
-
-
-def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -> Parts:
-    """Split a module in eval mode, which takes so many inputs, at its layer. The parts share its weights.
-
-    `along`: the inputs with the axis of the steps, and in which dimension.
-
-    Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
-    """
-    name, layer = _find(module)
-    graph = _trace(module, inputs)
-    call = _call(graph, name)
-    given = [node for node in graph.nodes if node.op == "placeholder"][:inputs]
-    arguments = dict(zip(("input", "hx"), call.args, strict=False)) | call.kwargs
-    x = arguments["input"]
-    rows, steps = (0, 1) if layer.batch_first else (1, 0)
-    counted = {
-        "rows": {(x, rows), *((node, 0) for node in given)},
-        "steps": {(x, steps), *((given[place], dim) for place, dim in along)},
-    }
-    sizes = {node: name for node in graph.nodes for name, dims in counted.items() if _size(node) in dims}
-    behind = needed(_result(graph), {call, *sizes}.__contains__)
-    return Parts(
-        layer,
-        fx.GraphModule(module, _before(graph, given, arguments)),
-        fx.GraphModule(module, _behind(graph, call, sizes)),
-        any(not _takes(user, 1) for user in call.users if user in behind)
-        or any(sizes.get(node) == "steps" for node in behind),
-        _is_stepwise(x, given, module),
-        _is_stepwise(_result(graph), [user for user in call.users if _takes(user, 0)], module),
-    )
+        Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
+        """
+        super().__init__()
+        self.module = module
+        name, self.layer = _find(module)
+        graph = _trace(module, inputs)
+        call = _call(graph, name)
+        given = [node for node in graph.nodes if node.op == "placeholder"][:inputs]
+        arguments = dict(zip(("input", "hx"), call.args, strict=False)) | call.kwargs
+        x = arguments["input"]
+        rows, steps = (0, 1) if self.layer.batch_first else (1, 0)
+        counted = {
+            "rows": {(x, rows), *((node, 0) for node in given)},
+            "steps": {(x, steps), *((given[place], dim) for place, dim in along)},
+        }
+        sizes = {node: name for node in graph.nodes for name, dims in counted.items() if _size(node) in dims}
+        behind = needed(_result(graph), {call, *sizes}.__contains__)
+        self.before = fx.GraphModule(module, _before(graph, given, arguments))
+        self.behind = fx.GraphModule(module, _behind(graph, call, sizes))
+        self.reads_steps = any(not _takes(user, 1) for user in call.users if user in behind) or any(
+            sizes.get(node) == "steps" for node in behind
+        )
+        self.before_stepwise = _is_stepwise(x, given, module)
+        self.behind_stepwise = _is_stepwise(_result(graph), [user for user in call.users if _takes(user, 0)], module)
 
 
 def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
