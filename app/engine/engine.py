@@ -180,16 +180,8 @@ class Engine:
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
                 self.driver.check_if_idle()
-                self._review_all()
+                self.profiling.review()
                 self._on_tick()
-
-    def _review_all(self) -> None:
-        """A method, because a loop variable in `_watch_rate` would keep an unloaded model until the next tick."""
-        for served in self._models.values():
-            try:
-                self.profiling.review(served.profiled)
-            except Exception:  # the tables stay unchanged, and the monitor continues
-                log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

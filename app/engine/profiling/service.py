@@ -154,15 +154,17 @@ class Profiling:
         await self._to_solve.forget()
         await self._solver.close()
 
-    def review(self, model: ProfiledModel) -> None:
-        """Solve the model's tables again if live batches have corrected its curves, and some time has passed.
+    def review(self) -> None:
+        """Solve a model's tables again if live batches have corrected its curves, and some time has passed.
 
-        Called at each tick; cheap. Does nothing while tables of the model are being solved, or it is being unloaded.
+        Called at each tick; cheap. Does nothing while tables of the model are being solved.
         """
-        if model.program not in self._models or model in self._to_solve or not self._solves(model):
-            return
-        if model.due.again(model.curves, self._clock()):
-            self._want_tables(model, model.learned())
+        for model in self._models.values():
+            try:
+                if self._solves(model) and model not in self._to_solve and model.due.again(model.curves, self._clock()):
+                    self._want_tables(model, model.learned())
+            except Exception:  # the tables stay unchanged, and the monitor continues
+                log.exception("model %s: its live batch times could not be reviewed", model.name)
 
     async def _measure(self, model: ProfiledModel) -> None:
         """Measure the model and give the scheduler its profile."""

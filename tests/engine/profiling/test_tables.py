@@ -182,7 +182,7 @@ async def test_none_are_solved_for_a_model_that_is_being_unloaded(monkeypatch: p
             for _ in range(40):
                 model.curves[0].observe(2, 10_000_000)
             assert model.due.again(model.curves, S)
-            profiling.review(model)
+            profiling.review()
 
         monkeypatch.setattr(profiling.measuring, "unmeasured", unmeasured)
         await profiling.forget(model)
