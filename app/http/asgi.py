@@ -89,11 +89,14 @@ class HttpApp:
     async def _answer(
         self, path: str, early: Early, headers: RequestHeaders, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused. Log it."""
+        """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused. Log it.
+
+        A client that offers to wait for 100 Continue loses its connection: see `_infer`.
+        """
         resources, arrived, status = self.resources, time.monotonic_ns(), ClientGone.status
         request_id = client_request_id(headers) or resources.id_format % next(resources.ids)
         added = b"x-request-id: %s\r\n" % request_id
-        if scope["state"]["health"].closing or isinstance(early, NotReady):
+        if scope["state"]["health"].closing or isinstance(early, NotReady) or b"expect" in headers:
             added += CLOSE
         if resources.cors is not None:
             added += resources.cors.lines(headers.get(b"origin"))

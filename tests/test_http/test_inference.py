@@ -167,7 +167,9 @@ async def test_an_error_holds_no_frames_once_it_is_told(
     assert [(error.__traceback__, error.__context__) for error in errors] == [(None, None)]
 
 
-@pytest.mark.parametrize(("path", "status", "closes"), [(INFER, 200, False), ("/predict/nobody", 404, True)])
+@pytest.mark.parametrize(
+    ("path", "status", "closes"), [(INFER, 200, False), ("/predict/nobody", 404, True), ("/nowhere", 299, True)]
+)
 async def test_a_refusal_before_the_client_is_told_to_send_its_body(
     call: Caller, path: str, status: int, closes: bool
 ) -> None:
