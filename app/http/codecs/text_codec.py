@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from app.contract import Answer, Catalog, Front, GeneratedText, Served, TextCut
-from app.errors import BadRequest, BadText, StarlingError, TooLarge, bad_field
+from app.errors import BadRequest, BadText, NotReady, StarlingError, TooLarge, bad_field
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import Codec, DecodedCall, Stream, check_rows
 from app.http.codecs.v2_decode import load_json
@@ -71,13 +71,18 @@ class TextCodec(Codec):
         return type(self)(value)
 
     def choose(self, catalog: Catalog) -> str:
-        """The model's name: from the body, or that of the only model that supports the route. Raises BadRequest."""
+        """The model's name: from the body, or that of the only model that supports the route.
+
+        Raises BadRequest, or NotReady if none does yet.
+        """
         name = self.body.get("model")
         if name is not None:
             if not isinstance(name, str) or not name:
                 raise bad_field("model", f"expected the name of a model, got {shown(name)}")
             return name
         able = sorted({served.info.name for served in catalog.ready() if self.supports(served)})
+        if not able and (awaited := sorted({entry.name for entry in catalog.index() if entry.awaited})):
+            raise NotReady(f"model: missing, and {self.kind} does not serve yet; not ready: {', '.join(awaited)}")
         if len(able) != 1:
             expected = f"one of {', '.join(able)}" if able else f"the name of {self.kind}, of which none serves"
             raise bad_field("model", f"missing; expected {expected}")

@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 import pytest
 
-from app.contract import CLASSES, Answer
-from app.errors import BadRequest, ModelFailed
+from app.contract import CLASSES, Answer, IndexEntry
+from app.errors import BadRequest, ModelFailed, NotReady
 from app.http import infer as calls
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.rerank import Rerank
@@ -119,6 +119,9 @@ def test_the_body_chooses_the_model_and_its_texts_are_rows() -> None:
     ):
         with pytest.raises(BadRequest, match=f"^{message}"):
             opened(body).choose(among)  # type: ignore[arg-type]
+    starting: Any = FakeCatalog({}, [IndexEntry("vectors", "1", "LOADING", required=True)])
+    with pytest.raises(NotReady, match=r"vector of a text does not serve yet; not ready: vectors$"):  # to be sent again
+        opened({}).choose(starting)
 
 
 def test_answers() -> None:
