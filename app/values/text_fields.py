@@ -49,7 +49,7 @@ FIELDS = (
     Field("logprobs prompt_logprobs return_log_probs decoder_input_details return_context_logits "
           "return_generation_logits", (False,), why="probabilities of tokens are not given"),
     Field("top_logprobs top_n_tokens", (False, 0), why="probabilities of tokens are not given"),
-    Field("return_tokens_as_token_ids return_token_ids", (False,), why="answers have texts, no tokens"),
+    Field("return_tokens_as_token_ids return_token_ids return_hidden_states", (False,), why="answers have texts alone"),
     Field("detokenize", (True,), why="answers have texts, no tokens"),
     Field("echo return_full_text", (False,), why="an answer has what the model has written"),
     Field("exclude_input_in_output", (True,), why="an answer has what the model has written"),
@@ -69,16 +69,18 @@ FIELDS = (
           ("", [], {}), why="the model writes texts"),
     Field("guided_decoding_backend guided_whitespace_pattern"),
     Field("chat_template", why="the template is that of the model's folder"),
-    Field("chat_template_kwargs documents", ({}, []), why="the template gets messages alone"),
+    Field("chat_template_kwargs mm_processor_kwargs documents", ({}, []), why="the template gets messages alone"),
     Field("add_generation_prompt", (True,), why="an answer is a message of its own"),
     Field("continue_final_message", (False,), why="an answer is a message of its own"),
     Field("reasoning_effort", ("none",), why="the model does not reason apart from its answer"),
+    Field("verbosity", ("medium",), why="the length of an answer is bounded by max_tokens alone"),
     Field("prompt_embeds lora_task_id adapter_id lora_name", (), why="the model is as its folder has it"),
     Field("store", (False,), why="answers are not kept"),
     Field("service_tier", ("auto", "default"), why="the class of a request is its header X-Class"),
     Field("priority", (0,), why="it is ?priority= in the query, and in V2 a parameter"),
     Field("user metadata parallel_tool_calls prompt_cache_key prompt_cache_options prompt_cache_retention "
-          "safety_identifier request_id cache_salt session_id pad_id details return_perf_metrics accumulate_tokens"),
+          "safety_identifier request_id cache_salt session_id pad_id details return_perf_metrics accumulate_tokens "
+          "include_reasoning separate_reasoning stream_reasoning"),
 )  # fmt: skip
 
 BY_NAME: Mapping[str, Field] = {name: field for field in FIELDS for name in field.names.split()}
