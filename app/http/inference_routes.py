@@ -39,8 +39,6 @@ _BY_BODY: dict[str, TextCodec] = {
     "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip
-#: Paths of routes whose bodies name the model.
-WITHOUT_MODEL = frozenset(_BY_BODY)
 X_CLASS = b"x-class"
 CLASS_BY_NAME = {name.encode(): klass for name, klass in CLASSES.items()}
 _PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")

@@ -15,10 +15,10 @@ from app.http.body import Headers
 #: What to call, with the beginnings of paths in whose place. OpenAI's newer APIs, TEI, TGI, vLLM, Cohere, Ollama,
 #: Anthropic.
 _BEGINNINGS = {
-    "POST /v1/chat/completions": "/v1/responses /v1/messages /chat/completions /api/chat",
+    "POST /v1/chat/completions": "/v1/responses /v1/messages /v1/chat /v2/chat /chat/completions /api/chat",
     "POST /v1/completions with the model in the body": "/v1/engines",
     "POST /v1/completions": "/completions /api/generate",
-    "POST /v1/embeddings": "/embeddings /embed /v1/embed /v2/embed /pooling /api/embed",
+    "POST /v1/embeddings": "/embeddings /embed /v1/embed /v2/embed /pooling /api/embed /api/embeddings",
     "GET /v1/models": "/models",
     "POST /predict/{model} of a model whose task is sentence-similarity": "/similarity",
     "POST /v1/rerank": "/score /v1/score /v1/ranking",
@@ -29,15 +29,16 @@ _BEGINNINGS = {
     "POST /v2/models/{model}/generate_stream": "/generate_stream",
     "POST /v2/models/{model}/generate": "/generate",
     "GET /v2": "/info",
+    "GET /v2/health/ready or /v2/health/live": "/v2/health /v1/health /health",
+    "GET /metrics": "/monitoring",
+    "POST /v2/models/{model}/infer with binary tensors": "/v2/systemsharedmemory /v2/cudasharedmemory",
 }
 _INSTEAD = {begin: route for route, beginnings in _BEGINNINGS.items() for begin in beginnings.split()}
 
 
-def instead_of(path: str, known: frozenset[str]) -> str:
-    """What to call in place of a path that does not exist; "" if nothing is known. `known`: routes without a model."""
+def instead_of(path: str) -> str:
+    """What to call in place of a path that does not exist; "" if nothing is known."""
     plain = path.rstrip("/")
-    if plain in known and plain != path:
-        return f"POST {plain}"
     found = [begin for begin in _INSTEAD if plain == begin or plain.startswith(f"{begin}/")]
     if plain == "":
         return "POST /v1/embeddings, /v1/rerank or /predict/{model}"

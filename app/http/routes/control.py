@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -81,8 +82,8 @@ def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
 
 
 def _card(name: str) -> dict[str, Any]:
-    """A model in OpenAI's form."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "starling"}
+    """A model in OpenAI's form. As elsewhere `created` is now: clients want a time, and a model's own says little."""
+    return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "starling"}
 
 
 def configuration(info: ModelInfo) -> dict[str, Any]:

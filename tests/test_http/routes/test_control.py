@@ -87,11 +87,14 @@ async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
             "dynamic_batching": {}, "parameters": {"max_request_rows": {"string_value": "1024"}},
         }),
         ("/v1/models/echo", {
-            "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
+            "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 1, "owned_by": "starling",
         }),
     ],
 )  # fmt: skip
-async def test_what_a_model_is(http: httpx.AsyncClient, path: str, answer: dict[str, Any]) -> None:
+async def test_what_a_model_is(
+    http: httpx.AsyncClient, path: str, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "time", SimpleNamespace(time=lambda: 1.5))
     assert (await http.get(path)).json() == answer
     assert (await http.get("/v2/models/echo/versions/1")).json()["versions"] == ["1", "2"]
     assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
@@ -275,6 +278,11 @@ async def test_errors_under_v1_have_the_form_of_openai(
         ("GET", "/v2/models/echo/versions/9", 404, "model 'echo' has no version '9'"),
         ("GET", "/v2/models/broken", 503, "model 'broken' version 1 is loading"),
         ("POST", "/v2", 405, "POST is not allowed on /v2"),
+        ("POST", "/v2/models/echo/infer/", 404,
+         "no such route: /v2/models/echo/infer/; call POST /v2/models/echo/infer"),
+        ("GET", "/health/ready", 404, "no such route: /health/ready; call GET /v2/health/ready or /v2/health/live"),
+        ("POST", "/v2/cudasharedmemory/unregister", 404, "no such route: /v2/cudasharedmemory/unregister; "
+         "call POST /v2/models/{model}/infer with binary tensors"),
         ("POST", "/v1/models/echo:explain", 404, "no such route: /v1/models/echo:explain"),  # as GET of it
         ("GET", "/v1/models/echo:explain", 404, "unknown model 'echo:explain'"),
         ("GET", "/full", 429, "the queue is full"),
