@@ -55,7 +55,7 @@ class Rerank(TextCodec):
         return [[query] * len(documents), documents]
 
     def field_of(self, name: str, row: int | None) -> str:
-        return "query" if name == "query" else f"{self._field}[{row or 0}]"
+        return name.replace("document", f"{self._field}[{row or 0}]")  # of both, as too long: query and documents[0]
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         name = "raw_score" if self.body.get("raw_scores") else "score"

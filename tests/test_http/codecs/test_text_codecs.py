@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from app.contract import CLASSES, Answer, IndexEntry
-from app.errors import BadRequest, ModelFailed, NotReady
+from app.errors import BadRequest, BadText, ModelFailed, NotReady
 from app.http import infer as calls
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.rerank import Rerank
@@ -230,6 +230,16 @@ def test_what_is_wrong_is_named(codec: TextCodec, body: dict[str, Any], model: A
         codec.with_body(orjson.dumps(body), LIMITS).decode(model, {}, b"", LIMITS)
     assert raised.value.param == param
     assert raised.value.message.startswith(f"{param}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "param"),
+    [("query", "query"), ("document", "documents[1]"), ("query and document", "query and documents[1]")],
+)
+def test_of_a_pair_that_is_too_long_both_are_named(name: str, param: str) -> None:
+    """Its document alone may have one token."""
+    codec = Rerank().with_body(orjson.dumps({"query": "q", "documents": TEXTS}), LIMITS)
+    assert codec.bad_text_error(BadText(name, 1, "too long")).param == param
 
 
 CUTS: dict[str, Any] = {"truncate": True, "truncate_prompt_tokens": 4, "max_tokens_per_doc": 5}
