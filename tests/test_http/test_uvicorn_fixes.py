@@ -130,7 +130,9 @@ async def test_a_request_without_a_version_is_refused(line: bytes) -> None:
     [
         *((head, "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0")
           for head in (b"GET /\r\n\r\n", b"POST /a\r\nContent-Length: 2\r\n\r\nok")),
-        (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", "the request is not valid HTTP/1.1"),
+        (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", "the request is not valid HTTP/1.1: Invalid char in url path"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+         "the request is not valid HTTP/1.1: Transfer-Encoding can't be present with Content-Length"),
         (b"GET / HTTP/1.1\r\n\r\n", "Host: expected one, as HTTP/1.1 has it"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "Host: expected one, as HTTP/1.1 has it"),
         *((b"POST / HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n%s" % (lines, CHUNKED),

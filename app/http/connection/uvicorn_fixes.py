@@ -33,7 +33,6 @@ def _refusal(status: int, why: str) -> bytes:
     return STATUS_LINE[status] + head + body
 
 
-_MALFORMED = _refusal(400, "the request is not valid HTTP/1.1")
 _HEAD_TOO_LONG = _refusal(431, f"the request's head: expected at most {_LONGEST_HEAD} bytes")
 _BAD_VERSION = _refusal(400, "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0")
 _NEWER = _refusal(505, "expected HTTP/1.1 or HTTP/1.0")
@@ -58,7 +57,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._in_head = False  # and that within its head
         self._upgrade_offered = False  # the head that has just come offers an upgrade
         self._bytes_outside_bodies = 0  # bytes read since the last byte of a body, or since the request began
-        self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
+        self._malformed_answer = b""  # the answer to a request that cannot be parsed; b"": the parser says why
         self._resumed = 0  # how often the client has read on, after writing had to pause
         self._discards_input = False  # the last answer has been given, or is due; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
@@ -86,9 +85,10 @@ class PatchedProtocol(HttpToolsProtocol):
         self._bytes_outside_bodies += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
             if not self._discards_input:  # as it does behind the last answer, to an earlier request in this read
-                self._refuse_request(self._malformed_answer)
+                said = self._malformed_answer or _refusal(400, f"the request is not valid HTTP/1.1: {error}")
+                self._refuse_request(said)
         except httptools.HttpParserUpgrade as upgrade:
             if self._upgrade_offered:  # else it is CONNECT, which is answered as any other
                 self._decline(data[upgrade.args[0] :])
