@@ -111,7 +111,7 @@ class Settings(BaseModel):
     # bounds on what a client may send or hold
     max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
     max_json_mib: float = Field(1, gt=0, description="Largest JSON body, MiB: parsing it holds up other requests.")
-    max_inflight_mib: float = Field(512, gt=0, description="Bodies held at one time, MiB; more are refused (429).")
+    max_inflight_mib: float = Field(512, gt=0, description="Bodies and unread answers, MiB; more are refused (429).")
     max_connections: int = Field(4096, ge=1, description="Open connections; beyond it requests are answered 503.")
     body_timeout_s: float = Field(30, gt=0, description="Time a body may take to arrive, seconds.")
 

@@ -50,7 +50,7 @@ def client_request_id(headers: dict[bytes, bytes]) -> bytes | None:
 
 
 class HeldBodies:
-    """Counts the bytes of bodies that all requests hold together, and bounds them.
+    """Counts the bytes of all bodies, and of answers that clients have still to read, and bounds them together.
 
     `most`: that bound for the body in question. It is lower for a best-effort request.
     """
@@ -71,7 +71,11 @@ class HeldBodies:
         if length > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes, got {length}")
         if self.held + length > most:
-            raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
+            raise QueueFull("too many bytes of bodies and unread answers are held at this moment", retry_after_s=1)
+
+    def add(self, size: int) -> None:
+        """Count so many more bytes of answers that are not read; fewer if negative."""
+        self.held += size
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
         """Count `size` more bytes as held, of a body of which `before` bytes are. Raises TooLarge or QueueFull."""

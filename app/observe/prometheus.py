@@ -128,8 +128,8 @@ def of_server(
 ) -> Iterator[str]:
     """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
-    `held_bytes`: of all bodies. `rejected`: by error code, requests that belong to no model. `pauses`: for garbage
-    collections.
+    `held_bytes`: of bodies and unread answers. `rejected`: by error code, requests that belong to no model. `pauses`:
+    for garbage collections.
     """
     yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(build), 1))
     yield _family("gauge", "live", "What the liveness probe says: 1 is well.", lifecycle.live() is None)
@@ -137,7 +137,7 @@ def of_server(
     models = (({"model": one.name, "version": one.version}, one.serves) for one in lifecycle.models())
     yield _family("gauge", "model_ready", "1 where the model can be called.", *models)
     yield _family("gauge", "open_connections", "Connections that are open.", lifecycle.connections())
-    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", held_bytes)
+    yield _family("gauge", "held_bytes", "Bytes of bodies and unread answers that are held.", held_bytes)
     if (expires := lifecycle.certificate_expires()) is not None:
         text = "When the certificate is no longer valid, in seconds since the epoch."
         yield _family("gauge", "certificate_expiry_seconds", text, expires)

@@ -17,7 +17,7 @@ import pytest
 from background import eventually
 
 from .server import MIB, Gate, Server
-from .wire import Wire, get, infer
+from .wire import Wire, get, infer, post, tensor
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing sends RST instead of FIN
 
@@ -111,6 +111,21 @@ async def test_pipelining_takes_no_memory(server: Server) -> None:
         for _ in range(2000):
             assert (await wire.answer()).status == 200
         assert await asyncio.to_thread(server.peak_memory) - before < 32 * MIB
+
+
+async def test_answers_that_nobody_reads_are_held_within_the_bound(start: Callable[..., Server]) -> None:
+    """A request of a kilobyte may have an answer of megabytes: further requests are refused until it is read."""
+    server = start("wide", flags=("--max-inflight-mib", "4", "--max-body-mib", "1"))
+    asked = post("/v2/models/wide/infer", tensor(200, 1, [1.5] * 200))  # for 16 MB, of which the system takes some
+    async with await Wire.open(server.host, 4096) as wire:
+        wire.send(asked)
+        await asyncio.to_thread(eventually, lambda: server.metric("starling_held_bytes") > 4 * MIB)
+        assert (await asyncio.to_thread(server.infer, "wide", [[1]])).status == 429
+        assert (await wire.answer()).status == 200
+        assert (await asyncio.to_thread(server.infer, "wide", [[1]])).status == 200
+        wire.send(asked)
+        await asyncio.to_thread(eventually, lambda: server.metric("starling_held_bytes") > 4 * MIB)
+    await asyncio.to_thread(eventually, lambda: server.metric("starling_held_bytes") == 0)
 
 
 async def test_who_reads_nothing_keeps_no_connection(start: Callable[..., Server]) -> None:

@@ -59,6 +59,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._bytes_outside_bodies = 0  # bytes read since the last byte of a body, or since the request began
         self._malformed_answer = b""  # the answer to a request that cannot be parsed; b"": the parser says why
         self._resumed = 0  # how often the client has read on, after writing had to pause
+        self._unread_bytes = 0  # of answers that it has still to read: those of large ones, or of who reads slowly
         self._discards_input = False  # the last answer has been given, or is due; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self.idle_since = 0.0  # see idle_connections.IdleConnection
@@ -214,9 +215,18 @@ class PatchedProtocol(HttpToolsProtocol):
             self.idle_since = self.loop.time()
         self.flow.resume_reading()
 
+    def pause_writing(self) -> None:
+        HttpToolsProtocol.pause_writing(self)
+        self._hold(self.transport.get_write_buffer_size())
+
     def resume_writing(self) -> None:
         self._resumed += 1
+        self._hold(0)
         HttpToolsProtocol.resume_writing(self)
+
+    def _hold(self, unread: int) -> None:
+        self._idle.hold(unread - self._unread_bytes)
+        self._unread_bytes = unread
 
     def waits(self) -> bool:
         """See idle_connections.IdleConnection."""
@@ -279,6 +289,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._hold(0)
         self._idle.lost(self)
         if self._tls_timer is not None:
             self._tls_timer.cancel()
