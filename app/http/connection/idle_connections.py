@@ -39,15 +39,13 @@ class IdleConnections:
 
     `seconds`: most time from the accept or the last answer to the end of the next head, and in which a client reads
     nothing. `most`: connections that may be open; near that limit each new connection closes the one that has waited
-    longest. `hold` is told how many more bytes clients have still to read.
+    longest. `hold` is called with how many more bytes clients have still to read; `bool` does nothing with it.
 
     Each connection has a timer. Requests and answers do not touch it: it looks when its time has come, and is set again
     for the rest.
     """
 
-    def __init__(
-        self, seconds: float, most: int = sys.maxsize, hold: Callable[[int], object] = lambda size: None
-    ) -> None:
+    def __init__(self, seconds: float, most: int = sys.maxsize, hold: Callable[[int], object] = bool) -> None:
         self._seconds, self.hold = seconds, hold
         self._near = most - most // _NEAR
         self._timers: dict[IdleConnection, asyncio.TimerHandle] = {}

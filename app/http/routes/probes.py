@@ -22,9 +22,7 @@ router = APIRouter()
 
 async def live(request: Request) -> JSONResponse:
     reason = _health(request).live()
-    if reason is None:
-        return JSONResponse({"live": True})
-    return JSONResponse({"live": False, "reason": reason}, 503)
+    return JSONResponse({"live": True}) if reason is None else JSONResponse({"live": False, "reason": reason}, 503)
 
 
 async def ready(request: Request) -> JSONResponse:
@@ -35,9 +33,7 @@ async def ready(request: Request) -> JSONResponse:
         body["reason"] = reason
     if "verbose" in request.query_params:
         body["models"] = [entry.as_dict() for entry in health.models()]
-    if reason is None:
-        return JSONResponse(body)
-    return JSONResponse(body, 503, headers={"Retry-After": "1"})
+    return JSONResponse(body) if reason is None else JSONResponse(body, 503, {"Retry-After": "1"})
 
 
 @router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
