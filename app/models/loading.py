@@ -200,7 +200,8 @@ def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
         first: Any = call.cell.start if call.starts else lambda x: x
         return partial(first, lengths=None) if call.wants_lengths else first
     first = call.parts.calls[0] if isinstance(call, Staged) else call
-    return first.forward if isinstance(first, nn.Module) else first
+    first = getattr(first, "_orig_mod", first)  # what torch.compile has wrapped
+    return first.forward if isinstance(first, nn.Module) and not hasattr(first, "__signature__") else first
 
 
 def _takes_parameters(call: Callable[..., Any], config: ModelTable, path: Path) -> bool:
@@ -218,16 +219,16 @@ def _takes_parameters(call: Callable[..., Any], config: ModelTable, path: Path) 
     behind = "parameters" in list(signature.parameters)[len(names) :]
     takes = kind is _BY_NAME or (behind and kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
-        bound = signature.bind(*names, **({"parameters": []} if takes else {}))
+        signature.bind(*names, **({"parameters": []} if takes else {}))
     except TypeError as error:
-        by_name = any(each.kind in (_BY_NAME, inspect.Parameter.VAR_KEYWORD) for each in signature.parameters.values())
-        hint = "; inputs are passed by their order, not by name: take them without * or ** in front" if by_name else ""
-        wanted = f"as many as {config.source!r} takes arguments"
-        raise ConfigError(f"{path}: inputs: expected {wanted}, got {', '.join(names)}: {error}{hint}") from None
-    arguments = list(bound.arguments)[: len(names)]
-    if arguments != names and sorted(arguments) == sorted(names):
         raise ConfigError(
-            f"{path}: inputs: expected them in the order of the arguments of {config.source!r}, "
+            f"{path}: inputs: expected as many as {config.source!r} takes arguments, got {', '.join(names)}: {error}; "
+            "each is passed as an argument of its own, by their order, not by name, nor in a dict or list"
+        ) from None
+    arguments = [each.name for each in signature.parameters.values() if each.kind < each.VAR_POSITIONAL]
+    if any(name in arguments and arguments.index(name) != place for place, name in enumerate(names)):
+        raise ConfigError(
+            f"{path}: inputs: expected them in the order of the arguments of {config.source!r}, without gaps: "
             f"{', '.join(arguments)}, got {', '.join(names)}"
         )
     return takes

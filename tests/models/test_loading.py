@@ -75,7 +75,7 @@ class build(nn.Module):
     assert (model.decode, model.present) == (None, None)
 
 
-BY_NAME = "too many positional arguments; inputs are passed by their order, not by name"
+BY_NAME = "too many positional arguments; each is passed as an argument of its own, by their order"
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,34 @@ def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
 
 
 @pytest.mark.parametrize("more", ["", ", *, parameters", ", scale=1"])
-def test_inputs_in_another_order_than_arguments_are_refused(tmp_path, more):
+@pytest.mark.parametrize(("arguments", "wrong"), [
+    ("mask, x", False), ("values, given", False),
+    ("x, mask", True),  ("values, mask", True),   ("mask, other=1, x=2", True),
+])  # fmt: skip
+def test_an_input_named_as_an_argument_must_be_in_its_place(tmp_path, more, arguments, wrong):
+    """Else its values would reach another one, and only the answers would be wrong."""
     toml = toml_of(
         *(table("inputs", name, "FP32", "[3]") for name in ("mask", "x")), table("outputs", "y", "FP32", "[3]")
     )
-    code = "def build():\n    return lambda {}" + more + ": 1"
-    for fits in ("mask, x", "values, mask"):
-        assert load_code(tmp_path, code.format(fits), toml)
-    with pytest.raises(ConfigError, match=r"in the order of the arguments of 'model\.py:build', x, mask, got mask, x"):
-        load_code(tmp_path, code.format("x, mask"), toml)
+    code = f"def build():\n    return lambda {arguments}{more}: 1"
+    if not wrong:
+        assert load_code(tmp_path, code, toml)
+        return
+    with pytest.raises(ConfigError, match=r"in the order of the arguments of 'model\.py:build', .*, got mask, x"):
+        load_code(tmp_path, code, toml)
+
+
+def test_a_compiled_module_has_the_arguments_of_its_own(tmp_path):
+    code = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, other, x):
+        return x
+def build():
+    return torch.compile(Net(), backend="eager")
+"""
+    with pytest.raises(ConfigError, match=r"expected as many .* takes arguments, got x: missing a required argument"):
+        load_code(tmp_path, code)
 
 
 def test_neighbours_and_dataclasses_work_and_reloads_are_fresh(tmp_path):

@@ -106,6 +106,47 @@ class Apart(nn.Module):
         return given["a"] - x * scale + pair[0] * pair[1]
 
 
+class Options(nn.Module):
+    def forward(self, x, mask=None, power=1, *, scale, shift=None):
+        return x**power * scale
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale):
+        return x * scale
+
+
+def two_inputs(tmp_path, file, first, second):
+    inputs = (table("inputs", name, "FP32", "[3]") for name in (first, second))
+    toml = toml_of(*inputs, table("outputs", "y", "FP32", "[3]"), head=f'source = "{file}"')
+    return write_model(tmp_path / first, toml, None)
+
+
+def test_what_a_program_was_exported_with_besides_tensors_is_no_input(tmp_path):
+    batch = {0: torch.export.Dim.DYNAMIC}
+    given = (torch.ones(2, 3), None, 2), {"scale": torch.zeros(2, 3), "shift": None}
+    shapes = {"x": batch, "mask": None, "power": None, "scale": batch, "shift": None}
+    program = torch.export.export(Options(), *given, dynamic_shapes=shapes)
+    folders = two_inputs(tmp_path, "model.pt2", "x", "scale"), two_inputs(tmp_path, "model.pt2", "scale", "x")
+    for folder in folders:
+        torch.export.save(program, folder / "model.pt2")
+    model = loaded(folders[0])
+    assert try_out(model) == []
+    assert torch.equal(model.call(torch.full((4, 3), 3.0), torch.full((4, 3), 5.0)), torch.full((4, 3), 45.0))
+    assert "inputs: expected them in the order of the arguments of 'model.pt2', " in refused(folders[1])
+
+
+@pytest.mark.parametrize("how", ["scripted", "traced"])
+def test_inputs_of_torchscript_are_in_the_order_of_its_arguments(tmp_path, how):
+    pair = torch.ones(2, 3), torch.ones(2, 3)
+    module = torch.jit.script(Scaled()) if how == "scripted" else torch.jit.trace(Scaled(), pair)
+    folders = two_inputs(tmp_path, "model.pt", "x", "scale"), two_inputs(tmp_path, "model.pt", "scale", "x")
+    for folder in folders:
+        module.save(str(folder / "model.pt"))
+    assert try_out(loaded(folders[0])) == []
+    assert "arguments of 'model.pt', without gaps: x, scale, got scale, x" in refused(folders[1])
+
+
 def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_path):
     a, b, c, scale, x = torch.ones(5, 2, 3).unbind()  # of one tensor given twice torch makes one input
     batch = {0: torch.export.Dim.DYNAMIC}

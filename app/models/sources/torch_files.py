@@ -13,12 +13,14 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import ConstantArgument, InputKind
 
 from app.errors import ConfigError
 from app.models.base import one_line
@@ -46,14 +48,18 @@ def load_exported(path: Path) -> torch.export.ExportedProgram:
 
 
 class _Structured(nn.Module):
-    """A program that was exported with keywords, dicts or lists: takes their tensors in the order of its graph."""
+    """A program that was exported with keywords, dicts, lists or constants, as None: takes the tensors alone, in the
+    order of its graph. `given`: all that it takes.
+    """
 
-    def __init__(self, module: nn.Module, spec: Any) -> None:
+    def __init__(self, module: nn.Module, spec: Any, given: Sequence[Any]) -> None:
         super().__init__()
-        self.module, self.spec = module, spec
+        self.module, self.spec, self.given = module, spec, given
 
     def forward(self, *values: Any) -> Any:
-        arguments, keywords = self.spec.unflatten(values)
+        rest = iter(values)
+        filled = [one.value if isinstance(one, ConstantArgument) else next(rest) for one in self.given]
+        arguments, keywords = self.spec.unflatten(filled)
         return self.module(*arguments, **keywords)
 
 
@@ -61,8 +67,19 @@ def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
     """The program as a module that takes one tensor an input."""
     module, spec = program.module(), program.call_spec.in_spec
     arguments, keywords = spec.children()
-    plain = not keywords.num_leaves and all(one.is_leaf() for one in arguments.children())
-    return module if plain else _Structured(module, spec)
+    given = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
+    tensors = [one for one in given if not isinstance(one, ConstantArgument)]
+    if len(tensors) == len(arguments.children()) and not keywords.num_leaves:
+        return module
+    return _with_arguments(_Structured(module, spec, given), [(one.name, Parameter.empty) for one in tensors])
+
+
+def _with_arguments(module: nn.Module, arguments: Iterable[tuple[str, Any]]) -> nn.Module:
+    """The module with these names and defaults of arguments as its signature, which its `forward` does not have."""
+    kind: Any = Parameter.POSITIONAL_OR_KEYWORD
+    signature = Signature([Parameter(name, kind, default=default) for name, default in arguments])
+    module.__signature__ = signature  # type: ignore[assignment]
+    return module
 
 
 def free_graphs(module: nn.Module) -> nn.Module:
@@ -127,8 +144,11 @@ def open_torchscript(path: Path) -> nn.Module:
     if "constants.pkl" not in members or not any(name.startswith("code/") for name in members):
         raise ConfigError(f"{path}: expected TorchScript, as torch.jit.save writes it. {_OTHERS}")
     load: Any = torch.jit.load
-    module: nn.Module = load(str(path), map_location="cpu")
-    return module
+    module = load(str(path), map_location="cpu")
+    arguments = module.forward.schema.arguments[1:]
+    return _with_arguments(
+        module, [(one.name, one.default_value if one.has_default_value() else Parameter.empty) for one in arguments]
+    )
 
 
 def _members(path: Path) -> set[str]:
