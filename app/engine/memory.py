@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import nn
 
 from app.contract import CLASSES, Model, ModelInfo
@@ -141,7 +142,7 @@ class Memory:
     def _weights(self, model: Model) -> int:
         if self._on_gpu or not isinstance(model.call, nn.Module):
             return 0
-        return sum(value.nbytes for value in chain(model.call.parameters(), model.call.buffers()))
+        return sum(map(_nbytes, chain(model.call.parameters(), model.call.buffers())))
 
     def _does_not_fit(self, wanted: Reservation, others: list[Reservation]) -> str:
         batching = wanted.model.info.batching
@@ -154,6 +155,12 @@ class Memory:
             f"{_mib(self.bodies)}, other models {_mib(sum(one.nbytes for one in others))}, and a quarter is kept for "
             "batches. Lower --max-batch or --max-inflight-mib, load fewer models, or raise the limit"
         )
+
+
+def _nbytes(weight: torch.Tensor) -> int:
+    """Also of a sparse one, of which torch tells no size, or that of a dense one. Its places are two INT64 a value."""
+    sparse = weight.is_sparse or weight.is_sparse_csr
+    return weight._nnz() * (weight.element_size() + 16) if sparse else weight.nbytes
 
 
 def _mib(count: int) -> str:

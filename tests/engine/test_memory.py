@@ -98,6 +98,17 @@ def test_weights_leave_less_for_slots_but_on_a_gpu(on_gpu: bool, queue: int) -> 
     assert queue_of(memory, model) == queue
 
 
+@pytest.mark.filterwarnings("ignore:Sparse ")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_weight_counts_with_the_values_that_it_has(layout: torch.layout) -> None:
+    """As the adjacency of a graph, which would not fit if it were dense."""
+    graph = torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), (1 << 20, 1 << 20))
+    model = heavy(mib=1, weights_mib=1)
+    assert isinstance(model.call, torch.nn.Module)
+    model.call.register_buffer("graph", graph if layout is torch.sparse_coo else graph.to_sparse_csr())
+    assert Memory(container=160 * MIB).reserve(model, ONE, 1).weight_bytes == MIB + 20
+
+
 def test_a_version_that_is_loaded_again_replaces_itself() -> None:
     memory = Memory(container=200 * MIB)
     first, second = memory.reserve(heavy(), ONE, 1), memory.reserve(heavy(), ONE, 1)
