@@ -61,6 +61,13 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
             "filled up with copies of the last row",
         ),
         (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
+        (
+            lambda x: np.where(np.arange(len(x))[:, None] < 8, x, 0),  # as experts that take so many rows
+            X,
+            Y,
+            Cause.COMPANY,
+            "filled up with copies of the last row",
+        ),
         (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
     ],

@@ -76,13 +76,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TriedBatch:
-    """Rows to run together, by their places among the rows to check; `how` each is run, in words.
-
-    It is filled up to `size` with copies of the last row.
-    """
+    """Rows to run together, by their places among the rows to check; `how` each is run, in words."""
 
     places: Sequence[int]
-    size: int
     how: Sequence[str]
     cause: Cause = Cause.COMPANY
 
@@ -120,19 +116,18 @@ def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[TriedBatc
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
-        yield TriedBatch([0, 0], 2, [pair, pair])
+        yield TriedBatch([0, 0], [pair, pair])
     else:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
-        yield TriedBatch(same, len(same), [company] * len(same))
-        yield TriedBatch(same[::-1], len(same), ["in another order"] * len(same))
+        yield TriedBatch(same, [company] * len(same))
+        yield TriedBatch(same[::-1], ["in another order"] * len(same))
     filled = same if len(same) < most else same[:-1]
-    yield TriedBatch(
-        filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled)
-    )
+    filled = [*filled, *[filled[-1]] * (most - len(filled))]
+    yield TriedBatch(filled, [f"in a batch of {most} that is filled up with copies of the last row"] * most)
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most][::-1]  # as they come: a model that sorts by length must put them back
-        yield TriedBatch(mixed, len(mixed), [padding(rows, place, mixed) for place in mixed], Cause.PADDING)
+        yield TriedBatch(mixed, [padding(rows, place, mixed) for place in mixed], Cause.PADDING)
 
 
 def padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:

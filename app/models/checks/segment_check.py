@@ -87,10 +87,10 @@ def _first_finding(compare: Comparison, ran: Iterable[TriedResult]) -> Finding |
 
 
 def _together(segment: Segment) -> Iterator[TriedResult]:
-    """The batches of a segment, each filled up with copies of its last row."""
+    """The batches of a segment."""
     for batch in segment.batches:
         rows = [segment.lone[place] for place in batch.places]
-        yield batch, _by_row(segment, segment.run([*rows, *[rows[-1]] * (batch.size - len(rows))]), rows)
+        yield batch, _by_row(segment, segment.run(rows), rows)
 
 
 def _beside_nan(segment: Segment, one: LoneRow, most: int) -> Iterator[TriedResult]:
@@ -98,7 +98,7 @@ def _beside_nan(segment: Segment, one: LoneRow, most: int) -> Iterator[TriedResu
     spoilt = [_filled(one, wrong) for wrong in _SPOILT[: most - 1]]
     with suppress(Exception):
         made = segment.run([one, *spoilt])
-        yield TriedBatch([0], 1, [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
+        yield TriedBatch([0], [f"{one.where} {_SPOILT_HOW}"]), _by_row(segment, made, [one])
 
 
 def _by_row(segment: Segment, values: Tensors, rows: Sequence[LoneRow]) -> list[list[Array]]:
@@ -112,7 +112,7 @@ def beside(lone: Sequence[LoneRow], places: Sequence[int], cause: Cause = Cause.
         others = dict.fromkeys(lone[other].where for other in (*places[:at], *places[at + 1 :]))
         rows = "a row" if len(places) == 2 else "rows"
         how.append(f"{lone[place].where} beside {rows} {' and '.join(others)}")
-    return TriedBatch(places, len(places), how, cause)
+    return TriedBatch(places, how, cause)
 
 
 def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:

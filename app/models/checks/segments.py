@@ -52,7 +52,7 @@ def whole_model(
         yield Segment(info.outputs, lone, answers, batches, again=lambda one: answers([one]))
     if longer is not None:
         pair = [rows[0], longer]
-        padded = TriedBatch([0], 1, [padding(pair, 0, [0, 1])], Cause.PADDING)
+        padded = TriedBatch([0], [padding(pair, 0, [0, 1])], Cause.PADDING)
         yield Segment(info.outputs, lone[:1], lambda _: run(pair, 2), [padded], again=lambda one: answers([one]))
 
 
@@ -111,8 +111,7 @@ class _Stages:
             )
 
     def segments(self) -> Iterator[Segment]:
-        together = batches_together(self._rows, min(_TOGETHER, self._model.info.batching.max_batch))
-        batches = [batch for batch in together if batch.size == len(batch.places)]
+        batches = list(batches_together(self._rows, min(_TOGETHER, self._model.info.batching.max_batch)))
         for stage in range(len(self._model.stages)):
             where = f"at stage {stage}"
             lone = [
