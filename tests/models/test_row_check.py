@@ -69,6 +69,13 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
             "filled up with copies of the last row",
         ),
         (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
+        (
+            lambda x: np.ones((len(x), len(x))),
+            X,
+            ANOTHER,
+            Cause.COMPANY,
+            "where their number differs, as that of boxes",
+        ),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
     ],
 )

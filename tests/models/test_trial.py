@@ -91,12 +91,33 @@ def test_a_batch_among_the_axes_is_what_a_message_begins_with():
 def test_batch_norm_in_training_mode():
     message = refused(nn.BatchNorm1d(3))
     assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in message
-    assert message.endswith("not for what another object holds"), "which is the cause, and not how it was exported"
+    assert "exported" not in message, "which is not the cause"
     assert "call .eval() on the network" in message
     x, y = (spec(name, "FP32", 3, 4) for name in "xy")
     message = refused(nn.BatchNorm1d(3, track_running_stats=False), [x], [y])
     assert "depends on the other rows of its batch" in message
     assert "put BatchNorm in eval mode" in message
+
+
+STRENGTH = spec("strength", "INT64")
+
+
+def test_a_number_of_one_row_is_not_that_of_all():
+    message = refused(lambda x, strength: x * strength[0], [X, STRENGTH])
+    assert "a row's answer depends on the other rows of its batch: output 'y': " in message
+    assert "Or run each row alone, by max_batch = 1 under [batching]" in message
+
+
+def test_a_number_that_must_not_be_zero_is_one():
+    """As a length: an answer that depends on the batch shows all the same."""
+
+    def call(x, strength):
+        if not strength.all():
+            raise ValueError("an empty sequence")
+        return x - x.mean(0)
+
+    assert "depends on the other rows of its batch" in refused(call, [X, STRENGTH])
+    assert try_out(model(lambda x, strength: call(x, strength) + x.mean(0), [X, STRENGTH])) == []
 
 
 def test_dropout_is_a_warning():
@@ -131,7 +152,16 @@ POSITIONS = nn.Embedding(32, 4)
             r"a batch of 1 row: output 'y': expected shape \[1, 3\], got \[3\]; a batch of 2 rows and a batch of 8 "
             r"rows work: does it squeeze\(\) without naming a dimension\?",
         ),
-        (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
+        (
+            lambda x: x.reshape(1, 3),
+            X,
+            "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported, .* Or run each row alone, by ",
+        ),
+        (
+            lambda x: torch.ones(2, 3),
+            X,
+            r"a batch of 1 row: output 'y': expected .*, got \[2, 3\]; .*; a batch of 2 rows works: was it exported",
+        ),
         (
             up_to(4, ValueError("no")),
             X,
@@ -271,12 +301,13 @@ def test_a_weight_that_holds_nan_is_named():
     assert try_out(model(linear)) == ["weight 'bias' holds NaN: answers that depend on it are NaN"]
 
 
-def test_a_network_in_training_mode_inside_another_object_is_named():
+@pytest.mark.parametrize("how", [lambda net: lambda x: net(x), lambda net: net.forward])
+def test_a_network_in_training_mode_inside_another_object_is_named(how):
     net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0))
-    (warning,) = try_out(model(lambda x: net(x)))
+    (warning,) = try_out(model(how(net)))
     assert warning == "Dropout is in training mode: call .eval() on the network that the model keeps"
     net.eval()
-    assert try_out(model(lambda x: net(x))) == []
+    assert try_out(model(how(net))) == []
 
 
 # results of other numbers than rows

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
-from app.models.base import V2_DATATYPES
+from app.models.base import PADDED, V2_DATATYPES
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
@@ -194,7 +194,7 @@ class Comparison:
                 a, b = self._expected[place][index], answer[index]
                 if a.shape != b.shape:
                     shapes = f"shape {list(a.shape)} {self._once}, shape {list(b.shape)} {done}"
-                    return f"output {spec.name!r}: {shapes}"
+                    return f"output {spec.name!r}: {shapes}; {PADDED}"
                 gaps = self._in_tolerances(a, b, scale) if is_float else _gaps(a, b)
                 self._flipped[place][index] |= gaps > 0
                 if gaps.max(initial=0) > worst:

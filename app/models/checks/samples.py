@@ -50,27 +50,33 @@ def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
     """The plain row: all values of an input are its example. Axes that `lengths` does not name are at their bounds."""
     lengths = {**full_lengths(inputs), **(lengths or {})}
-    return SampleRow(tuple(_plain(spec, lengths) for spec in inputs), lengths)
+    return SampleRow(tuple(_plain(spec, lengths, spec.example) for spec in inputs), lengths)
 
 
-def _plain(spec: TensorSpec, lengths: Mapping[str, int]) -> Array:
-    return np.full(spec.row_shape(lengths), stored(spec, spec.example), spec.dtype)
+def _plain(spec: TensorSpec, lengths: Mapping[str, int], value: float) -> Array:
+    return np.full(spec.row_shape(lengths), stored(spec, value), spec.dtype)
 
 
-def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
+def made_up_rows(
+    inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0, *, zeros: bool = False
+) -> list[SampleRow]:
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
     Floats are drawn from the standard normal distribution, text is a word, integers are between the input's `minimum`
-    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range.
+    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. `zeros`: each
+    second row has 0 in place of one beside other inputs, which is 1 otherwise.
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
+    even = list(filter(_is_bare_integer, inputs)) if zeros else []
     rows: list[SampleRow] = []
     seen: set[tuple[Any, ...]] = set()
-    for of_row in lengths:
+    for number, of_row in enumerate(lengths, 1):
         for _ in range(_ATTEMPTS):
             arrays = (
-                _plain(spec, of_row) if ones else _draw(spec, spec.row_shape(of_row), random)
+                _plain(spec, of_row, 0 if spec in even and number % 2 == 0 else spec.example)
+                if ones
+                else _draw(spec, spec.row_shape(of_row), random)
                 for spec, ones in zip(inputs, plain, strict=True)
             )
             row = SampleRow(tuple(arrays), dict(of_row))
@@ -91,14 +97,18 @@ def trial_rows(inputs: Sequence[TensorSpec], longer: Callable[[], bool]) -> Iter
         yield example_row(inputs)
 
 
-def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False) -> list[SampleRow]:
+def row_check_rows(
+    info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False, zeros: bool = False
+) -> list[SampleRow]:
     """Rows for the row check that may share a batch: made-up ones, as long as the inputs may be if `long`, or samples.
+    `zeros`: see `made_up_rows`; not beside variable axes, because such an integer may be a length.
 
     The first have the longest length; with a variable axis, the last is shorter if there is such a row.
     """
     ends = info.batching.length_buckets
     if not samples:
-        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends, long))
+        lengths = _lengths(full_lengths(info.client_inputs), ends, long)
+        return made_up_rows(info.client_inputs, lengths, zeros=zeros and not lengths[0])
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)

@@ -22,7 +22,7 @@ from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line,
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
-from app.models.checks.samples import full_lengths, longer_row, row_check_rows, stack, stretched, trial_rows
+from app.models.checks.samples import content_of, full_lengths, longer_row, row_check_rows, stack, stretched, trial_rows
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import segments_of, whole_model
 from app.models.process_state import OF_BATCHES, ProcessState
@@ -34,12 +34,13 @@ _LONGEST_MESSAGE = 500
 
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _OF_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # these compute otherwise then
+_ONE_ROW = "Or run each row alone, by max_batch = 1 under [batching]"
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
     "and transformers batch_first=True, take softmax, mean and the like along other dimensions; torch's dynamic "
-    "quantization takes one scale for all rows",
+    f"quantization takes one scale for all rows. {_ONE_ROW}",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
-    "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
+    f"and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences. {_ONE_ROW}",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
     Cause.AT_ONCE: "Keep nothing of a call in the model, as in a buffer that it fills, or serve it with one worker",
     Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
@@ -141,7 +142,8 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     others_raise_it = is_out_of_memory(first) or advice_on(first) or is_of_one_size(first)  # rows of other values
     if not (worked or wrong or model.checks.samples or others_raise_it):
         raise Unfit from first
-    problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
+    hint = _hint(size, first, worked, alone=len(failed) == 1)
+    problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{hint}"
     raise ConfigError(problem) from (None if size in wrong else first)
 
 
@@ -200,15 +202,18 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
 
 def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
     """What the row check has found. Raises what the model raises."""
-    rows = row_check_rows(model.info, model.checks.samples)
+    # not on a GPU, where an index of 0 - 1 crashes a kernel
+    rows = row_check_rows(model.info, model.checks.samples, zeros=device_of(model.call).type == "cpu")
     try:
         return _finding(model, rows, run, at_once)
     except Exception as error:  # a user's code may raise anything
-        # of made-up rows perhaps because they are too short, as for a convolution
-        longer = row_check_rows(model.info, model.checks.samples, long=True)
-        if longer[0].lengths == rows[0].lengths or isinstance(error, ConfigError) or not is_about_shapes(error):
+        # of made-up rows perhaps because they are too short, as for a convolution, or have a length of 0
+        others = row_check_rows(model.info, model.checks.samples, long=True)
+        if list(map(content_of, others)) == list(map(content_of, rows)):
             raise
-    return _finding(model, longer, run, at_once)
+        if rows[0].lengths and (isinstance(error, ConfigError) or not is_about_shapes(error)):
+            raise
+    return _finding(model, others, run, at_once)
 
 
 def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
@@ -258,9 +263,12 @@ def tolerance_of(model: Model) -> Tolerance:
 
 
 def _networks(call: Any) -> list[nn.Module]:
-    """The model itself, or the networks that another object keeps as attributes, or a function in its closure."""
+    """The model itself, or the networks that another object keeps as attributes, a function in its closure, or whose
+    method is called.
+    """
     kept = [cell.cell_contents for cell in getattr(call, "__closure__", None) or ()]
-    return [one for one in (call, *getattr(call, "__dict__", {}).values(), *kept) if isinstance(one, nn.Module)]
+    kept += [getattr(call, "__self__", None), *getattr(call, "__dict__", {}).values()]
+    return [one for one in (call, *kept) if isinstance(one, nn.Module)]
 
 
 def _float32_precision(on_gpu: bool) -> str:
@@ -306,15 +314,15 @@ def _what(error: Exception) -> str:
     return with_place(text[:_LONGEST_MESSAGE], error) + (f"; {advice}" if advice else "")
 
 
-def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
-    """Why a model may fail at one size when it works at others."""
+def _hint(size: int, error: Exception, worked: Sequence[int], *, alone: bool) -> str:
+    """Why a model may fail at one size, `alone` or beside others, when it works at those in `worked`."""
     if not worked or advice_on(error):
         return f": {_ONE_SIZE}" if is_of_one_size(error) else ""
     works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
     if is_out_of_memory(error):
         return works
-    if size == 1 and isinstance(error, ConfigError):
+    if size == 1 and alone and isinstance(error, ConfigError):
         return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
     if size > max(worked) > 1:
         return f"{works}: give the most rows that it takes as max_batch, under [batching] in model.toml"
-    return f"{works}: {_ONE_SIZE}"
+    return f"{works}: {_ONE_SIZE}{f'. {_ONE_ROW}' * (worked == [1])}"
