@@ -176,7 +176,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
         present=_hook(owner, "present"),
-        read_parameters=_any_parameters if takes_parameters else None,
+        read_parameters=(lambda given: None) if takes_parameters else None,  # the model itself looks at them
         checks=Checks(samples),
     )
 
@@ -185,10 +185,6 @@ def _hook(owner: Any, name: str) -> Callable[..., Any] | None:
     """A function or method of this name. A network's submodule or flag of the name is no hook."""
     found = getattr(owner, name, None)
     return found if callable(found) and not isinstance(found, nn.Module) else None
-
-
-def _any_parameters(given: Mapping[str, Any]) -> None:
-    """The model itself looks at them."""
 
 
 # the signature of what takes the inputs

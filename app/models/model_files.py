@@ -15,6 +15,7 @@ from typing import TypeVar
 from app.errors import ConfigError
 
 FILE, FOLDER, NOTHING, OTHER = "a file", "a folder", "nothing", "a pipe or device"
+_POINTER, _LONGEST_POINTER = b"version https://git-lfs.github.com/", 1024
 _T = TypeVar("_T")
 
 
@@ -40,10 +41,14 @@ def leads_to(path: Path, kind: str, *, unread: bool = False) -> bool:
 
 
 def file_at(path: Path) -> Path:
-    """The path, if it leads to a file. Raises ConfigError: to open a named pipe, for one, would wait for ever."""
+    """The path, if it leads to a file that git-lfs has fetched. Raises ConfigError: to open a named pipe, for one,
+    would wait for ever.
+    """
     kind = kind_of(path)
     if kind != FILE:
         raise ConfigError(f"{path}: expected a file, got {kind}")
+    if ask(lambda place: place.stat().st_size < _LONGEST_POINTER and place.read_bytes().startswith(_POINTER), path):
+        raise ConfigError(f"{path}: expected a file, got a pointer of git-lfs to it: `git lfs pull` fetches it")
     return path
 
 

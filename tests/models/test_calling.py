@@ -131,6 +131,7 @@ def test_what_belongs_to_the_process_has_advice():
         torch.set_num_interop_threads(torch.get_num_interop_threads())
     assert "leave it out" in advice_on(caught.value)
     assert "PYTHONPATH" in advice_on(BrokenProcessPool("a child has ended"))
+    assert "a script has pickled it" in advice_on(AttributeError("Can't get attribute 'Net' on <module '__main__'>"))
     library = torch.library.Library("starling_tests", "FRAGMENT")
     library.define("twice(Tensor x) -> Tensor")
     with pytest.raises(RuntimeError) as caught:

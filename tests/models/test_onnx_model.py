@@ -101,7 +101,7 @@ def test_what_does_not_fit_the_graph(tmp_path, toml, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, "model.onnx: no such file"),
+        (lambda path: None, "model.onnx: expected a file, got nothing"),
         (lambda path: path.write_bytes(b"garbage"), "model.onnx: expected an ONNX model"),
         (identity(["n", 2], operator="Nonsense"), "Nonsense"),
         (identity(["n", 2], TensorProto.BFLOAT16), "bfloat16 is served as FP32"),

@@ -310,6 +310,7 @@ NO_SCRIPTS = {
     "exported": exported_as_pt,
     "empty": lambda path: Path(path).touch(),
 }
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
 
 
 @pytest.mark.parametrize("save", NO_SCRIPTS.values(), ids=NO_SCRIPTS)
@@ -317,6 +318,12 @@ def test_what_is_no_torchscript_says_what_to_do(tmp_path, save):
     message = refused(folder_with(tmp_path, "model.pt", save))
     assert "expected TorchScript, as torch.jit.save writes it" in message
     assert "save model.state_dict(), unless that is what it holds, name that file by weights" in message
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.pt2", "model.onnx"])
+def test_a_pointer_of_git_lfs_is_no_model(tmp_path, name):
+    message = refused(folder_with(tmp_path, name, lambda path: Path(path).write_text(LFS_POINTER)))
+    assert f"{name}: expected a file, got a pointer of git-lfs to it" in message
 
 
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4}])
@@ -377,8 +384,10 @@ CHECKPOINT = {"epoch": 3, "optimizer": {"state": {}}, "net": nn.Linear(3, 3).sta
             partial(torch.save, CHECKPOINT),
             "it is a checkpoint that has them below 'net': save that state dict alone",
         ),
+        ("w.pt", partial(torch.save, [torch.ones(3)]), "ValueError: expected a state dict, got list"),
+        ("w.pt", lambda path: path.write_text(LFS_POINTER), "got a pointer of git-lfs to it: `git lfs pull` fetches"),
     ],
-    ids=["garbage", "few", "many", "shape", "wrapper", "compiled", "missing", "TorchScript", "checkpoint"],
+    ids=["garbage", "few", "many", "shape", "wrapper", "compiled", "missing", "script", "checkpoint", "list", "lfs"],
 )
 def test_weights_that_do_not_fit_name_their_file_and_say_what_it_is(tmp_path, name, save, told):
     found = refused(with_weights(tmp_path, name, save))

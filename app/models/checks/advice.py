@@ -17,16 +17,18 @@ _THREADS = (
     "used, and leave signals to the server"
 )
 _GRADIENTS = (
-    "models are called under torch.inference_mode: where forward needs gradients, enter "
-    "`with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there (docs/model-code.md)"
+    "models are called under torch.inference_mode, which a thread of their own enters itself: where forward needs "
+    "gradients, enter `with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there "
+    "(docs/model-code.md)"
 )
 _UNSIGNED = (
     "torch has few operators for unsigned integers of more than 8 bits: cast them first in forward (x.long()), or "
     "declare INT32 or INT64 in model.toml"
 )
 _TRAINING = (
-    "a part of the model is in training mode: call .eval() on the network; the server does it where the source itself "
-    "returns an nn.Module, and for that one's submodules, not for what another object holds"
+    "a part of the model is in training mode, or made with track_running_stats=False: call .eval() on the network; the "
+    "server does it where the source itself returns an nn.Module, and for that one's submodules, not for what another "
+    "object holds"
 )
 _BYTES = "a BYTES input holds bytes: value.decode() makes a str of each"
 _DATATYPES = (
@@ -36,6 +38,10 @@ _DATATYPES = (
 _PROCESSES = "spawned processes cannot import model.py: put what they run into a package on PYTHONPATH, or use threads"
 _INTEROP = "torch allows that once a process, and the server's models share one: leave it out, --threads is for this"
 _ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
+_OF_SCRIPT = (
+    "a script has pickled it, whose classes a pickle looks for in the program that opens it: save model.state_dict(), "
+    "or pickle it from a module that model.py imports, too"
+)
 _REGISTERED = (
     "a process registers it once, and an earlier load has: look there first, or put it into a package on PYTHONPATH, "
     "which later loads do not import again"
@@ -54,12 +60,10 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (Exception, r"deserializing header: header too large", _POINTER),
     (ValueError, r"contains custom code", _REMOTE),
     (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process
-    (Exception, r"objects created in a thread can only be used in that same thread", _THREADS),
-    (ValueError, r"signal only works in main thread|set_wakeup_fd only works in main thread", _THREADS),
-    (RuntimeError, r"no (current|running) event loop|attached to a different loop|main thread", _THREADS),
+    (AttributeError, r"^Can't get attribute .* on <module '__main__'", _OF_SCRIPT),
+    (Exception, r"created in a thread can|main thread|no (current|running) event loop|to a different loop", _THREADS),
     (LookupError, r"<ContextVar name=", _THREADS),
     (RuntimeError, r"[Ii]nference tensor|does not require grad|InferenceMode", _GRADIENTS),
-    (RuntimeError, r"not implemented for '?UInt(16|32|64)", _UNSIGNED),
     (RuntimeError, r"types? .*\bu?int(16|32|64) types is not supported", _UNSIGNED),
     (Exception, r"\bC?P?U?UInt(16|32|64)(Type)?\b|(short|long)? ?unsigned int\b|torch\.uint(16|32|64)", _UNSIGNED),
     (NotImplementedError, r"not implemented for '(Half|BFloat16|Bool|Byte|Char|Short|Int|Long|Double)'", _DATATYPES),

@@ -14,6 +14,7 @@ from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.description.config import FILE_NAME, ModelTable, parse_config
 from app.models.description.config_tables import AXIS_NAME, TensorTable, is_fixed
+from app.models.model_files import file_at
 from app.models.sources.imports import optional
 
 #: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that
@@ -60,8 +61,7 @@ class OnnxModel:
 def open_session(path: Path, threads: int) -> Any:
     """An onnxruntime.InferenceSession. Raises ConfigError naming the file, or what to install."""
     onnxruntime: Any = optional("onnxruntime")
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+    file_at(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -24,6 +24,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.description.config import ModelTable
+from app.models.model_files import file_at
 from app.models.process_state import ProcessState, named
 from app.models.sources import hubs
 from app.models.sources.imports import PATCHING, held, import_callable
@@ -73,8 +74,7 @@ def _as_before(source: str) -> Iterator[None]:
 
 
 def _open_file(config: ModelTable, path: Path) -> Any:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+    file_at(path)
     known = ["threads"] if path.suffix == ".onnx" else []
     for key in config.kwargs:
         if key not in known:

@@ -201,6 +201,8 @@ def _refuse_wrapped(names: Iterable[str], built: nn.Module) -> None:
 
 def _state_dict(path: Path) -> Any:
     found = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a state dict, got {type(found).__name__}")  # noqa: TRY004 - it becomes a ConfigError
     for key, value in found.items():  # a checkpoint of a training has more than weights
         if isinstance(value, dict) and value and all(isinstance(one, torch.Tensor) for one in value.values()):
             raise ValueError(f"it is a checkpoint that has them below {key!r}: save that state dict alone")
