@@ -43,6 +43,17 @@ def test_a_folder_of_transformers_is_served_by_name(bert, as_tuples):
         assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
 
 
+def test_answers_stay_while_somebody_writes_over_the_weights(bert):
+    """As cp does, before the model is loaded again; a file that is cut would end the process."""
+    folder, _ = bert
+    model = loaded(folder)
+    with (folder / "weights" / "model.safetensors").open("r+b") as file:
+        length = file.seek(0, 2)
+        file.seek(length // 2)
+        file.write(bytes(length // 2))
+    assert all(weight.any() for name, weight in model.call.named_parameters() if name.endswith("weight"))
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

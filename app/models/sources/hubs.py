@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,7 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     auto_class = getattr(transformers, str(class_name), None)
     if auto_class is None or not hasattr(auto_class, "from_pretrained"):
         raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
-    model = from_pretrained(auto_class, weights_at(name, folder), options)[0]
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
-    return model
+    return from_pretrained(auto_class, weights_at(name, folder), options)[0]
 
 
 def weights_at(name: str, folder: Path) -> str:
@@ -101,10 +99,11 @@ def refuse_adapter(folder: Path) -> None:
         )
 
 
-def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
     """`auto_class.from_pretrained` and its report of the weights, one call at a time.
 
-    Raises ConfigError for weights of other sizes than config.json says, and for pickles of more than weights.
+    Raises ConfigError for weights of other sizes than config.json says, and for pickles of more than weights. Weights
+    are copies: it maps the file, and answers would change, or the process end, while somebody writes a new one over it.
 
     It replaces methods of transformers' classes while it runs. Two calls at once could leave them replaced, and tied
     weights of later models would be random. Weights are downloaded before, so that other models need not wait.
@@ -123,6 +122,10 @@ def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> 
         wanted = "expected safetensors or a state dict of plain tensors, got a pickle of something else"
         raise ConfigError(f"{wanted}: write it by save_pretrained") from None
     model, report = made if isinstance(made, tuple) else (made, {})
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
+    for weight in chain(model.parameters(), model.buffers()):
+        weight.data = weight.data.clone()
     for name, found, own in sorted(report.get("mismatched_keys", ())):
         raise ConfigError(f"expected {name} of {list(own)}, as config.json says, got {list(found)} in the weights")
     return model, report
