@@ -85,8 +85,8 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     elif isinstance(result, (tuple, list)):
         # of a named tuple, also of torch's own, as of aminmax: it may have the outputs in an order of its own
         fields = getattr(result, "__match_args__", ())
-        named = bool(fields) and {spec.name for spec in outputs} == set(fields)
-        values = [getattr(result, spec.name) for spec in outputs] if named else list(result)
+        named = bool(fields) and any(spec.name in fields for spec in outputs)
+        values = _by_name({field: getattr(result, field) for field in fields}, outputs) if named else list(result)
     elif isinstance(result, Mapping):
         values = _by_name(result, outputs)
     else:

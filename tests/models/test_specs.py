@@ -156,6 +156,7 @@ SEQUENCE = spec("s", "FP32", ("tokens", 8), 2)
 
 Named = namedtuple("Named", ["z", "y"])  # in an order of its own
 Others = namedtuple("Others", ["first", "second"])
+Half = namedtuple("Half", ["z", "label"])  # else its z would be y
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,7 @@ def test_the_named_tuples_of_torch_are_read_by_name():
     [
         (torch.ones(2, 3), r"expected 2 outputs \['y', 'z'\], got 1"),
         ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
+        (Half(1, 2), r"output 'y': not returned; the model returned \['label', 'z'\]"),
         ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
         ({"y": 1, "z": 2, 3: 3}, r"expected the outputs \['y', 'z'\], got \['3', 'y', 'z'\]"),
         (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
