@@ -58,23 +58,23 @@ def _plain(spec: TensorSpec, lengths: Mapping[str, int], value: float) -> Array:
 
 
 def made_up_rows(
-    inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0, *, zeros: bool = False
+    inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0, *, twos: bool = False
 ) -> list[SampleRow]:
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
     Floats are drawn from the standard normal distribution, text is a word, integers are between the input's `minimum`
-    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. `zeros`: each
-    second row has 0 in place of one beside other inputs, which is 1 otherwise.
+    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. One integer
+    beside other inputs is 1; of `twos`, 2 in each second row.
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
-    even = list(filter(_is_bare_integer, inputs)) if zeros else []
+    counts = list(filter(_is_bare_integer, inputs)) if twos else []
     rows: list[SampleRow] = []
     seen: set[tuple[Any, ...]] = set()
     for number, of_row in enumerate(lengths, 1):
         for _ in range(_ATTEMPTS):
             arrays = (
-                _plain(spec, of_row, 0 if spec in even and number % 2 == 0 else spec.example)
+                _plain(spec, of_row, spec.example + (spec in counts and number % 2 == 0))
                 if ones
                 else _draw(spec, spec.row_shape(of_row), random)
                 for spec, ones in zip(inputs, plain, strict=True)
@@ -98,17 +98,16 @@ def trial_rows(inputs: Sequence[TensorSpec], longer: Callable[[], bool]) -> Iter
 
 
 def row_check_rows(
-    info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False, zeros: bool = False
+    info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False, twos: bool = False
 ) -> list[SampleRow]:
     """Rows for the row check that may share a batch: made-up ones, as long as the inputs may be if `long`, or samples.
-    `zeros`: see `made_up_rows`; not beside variable axes, because such an integer may be a length.
+    `twos`: see `made_up_rows`.
 
     The first have the longest length; with a variable axis, the last is shorter if there is such a row.
     """
     ends = info.batching.length_buckets
     if not samples:
-        lengths = _lengths(full_lengths(info.client_inputs), ends, long)
-        return made_up_rows(info.client_inputs, lengths, zeros=zeros and not lengths[0])
+        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends, long), twos=twos)
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)

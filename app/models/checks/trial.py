@@ -202,16 +202,15 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
 
 def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
     """What the row check has found. Raises what the model raises."""
-    # not on a GPU, where an index of 0 - 1 crashes a kernel
-    rows = row_check_rows(model.info, model.checks.samples, zeros=device_of(model.call).type == "cpu")
+    # not on a GPU, where an index out of range crashes a kernel
+    rows = row_check_rows(model.info, model.checks.samples, twos=device_of(model.call).type == "cpu")
     try:
         return _finding(model, rows, run, at_once)
     except Exception as error:  # a user's code may raise anything
-        # of made-up rows perhaps because they are too short, as for a convolution, or have a length of 0
-        others = row_check_rows(model.info, model.checks.samples, long=True)
+        # of made-up rows perhaps because they are too short, as for a convolution, or 2 is no index
+        long = is_about_shapes(error) and not isinstance(error, ConfigError)
+        others = row_check_rows(model.info, model.checks.samples, long=long)
         if list(map(content_of, others)) == list(map(content_of, rows)):
-            raise
-        if rows[0].lengths and (isinstance(error, ConfigError) or not is_about_shapes(error)):
             raise
     return _finding(model, others, run, at_once)
 
