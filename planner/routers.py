@@ -88,8 +88,6 @@ class PowerOfTwo:
     """Draws two replicas and chooses the one with fewer unanswered requests (Mitzenmacher, 2001)."""
 
     def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
-        if len(nodes) < 2:
-            raise ValueError("router: power_of_two needs at least two replicas")
         self._nodes = nodes
         self._random = np.random.default_rng(seed)
         self._drawn: list[tuple[int, int]] = []
