@@ -41,7 +41,8 @@ from .task_models import texts
 
 def test_places_that_no_row_has_had_take_no_memory():
     before = resident_bytes()
-    slab = Slab(SlabShape(layers=4, heads=8, size=64, dtype=torch.bfloat16), places=256, columns=256)
+    shape = SlabShape(transformers.GPT2Config(n_layer=4, n_head=8, n_embd=512), torch.bfloat16)
+    slab = Slab(shape, places=256, columns=256)
     assert slab.values.nbytes == 512 << 20
     slab.values[:, :, 0] = 1
     assert resident_bytes() - before < 64 << 20

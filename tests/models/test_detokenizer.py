@@ -15,7 +15,7 @@ from tokenizers.models import BPE, WordLevel
 from app.contract import TextCut
 from app.errors import BadText
 from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
-from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.parameters import Parameters
 from app.models.decoders.texts import Text
 
 from .task_models import opened, texts
@@ -41,7 +41,7 @@ def llamas():
 
 def written(tokenizer, ids, **asked):
     """The whole text of these tokens, its pieces when streamed, and why it ended."""
-    parameters, defaults = Parameters.read(asked), Defaults(frozenset({EOS}), False, {})
+    parameters, defaults = Parameters.read(asked), SimpleNamespace(ends={EOS}, do_sample=False, values={})
     of = SimpleNamespace(detokenizer=Detokenizer(tokenizer, tokenizer.backend_tokenizer), defaults=defaults)
     whole, streamed = (Text(of, parameters, [5], len(ids), 1) for _ in range(2))
     pieces = []

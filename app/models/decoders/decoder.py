@@ -100,7 +100,7 @@ class DecoderModel(nn.Module):
         self.cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()
-        self.shape = _slab_shape(config, next(model.parameters()).dtype)
+        self.shape = SlabShape(config, next(model.parameters()).dtype)
         self.reads = self._keys_and_values() if self.encodes else []
         self.layers = self._encoder_layers() if self.encodes else None
         self.encoder_layers = 0 if self.layers is None else len(self.layers.layers)
@@ -161,7 +161,7 @@ class DecoderModel(nn.Module):
         mask = _mask(lengths, longest + 1, tokens.device).flip(1)
         positions = torch.tensor(written, device=tokens.device)[:, None]
         keys = cache.window(len(tokens), end - longest, end, most_read)
-        columns = Columns.of(lengths, read, self.shape.heads * self.shape.size)
+        columns = Columns(lengths, read, self.shape.heads * self.shape.size)
         named: dict[str, Any] = {self.cache_name: keys, "use_cache": True, "columns": columns}
         if not self.encodes:
             named |= {"input_ids": tokens[:, None], "attention_mask": mask, "position_ids": positions}
@@ -264,11 +264,3 @@ class Prompts:
 def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.Tensor:
     """[rows, longest], 1 up to each length."""
     return (torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]).long()
-
-
-def _slab_shape(config: Any, dtype: torch.dtype) -> SlabShape:
-    own = config.get_text_config(decoder=True)
-    layers = getattr(config, "num_decoder_layers", None) or own.num_hidden_layers  # T5's decoder has its own number
-    heads = own.num_attention_heads
-    size = getattr(own, "head_dim", None) or own.hidden_size // heads
-    return SlabShape(layers, getattr(own, "num_key_value_heads", None) or heads, size, dtype)

@@ -148,26 +148,20 @@ class Bounds:
         return self.text if self.both is None else min(self.text, self.both - read)
 
 
-@dataclass(frozen=True, slots=True)
 class Defaults:
-    """The values of generation_config.json, for requests that give none. `ends`: tokens that end a text."""
+    """The values of generation_config.json, for requests that give none. `ends`: tokens that end a text. `values`: of
+    the processors, by their names there.
+    """
 
-    ends: frozenset[int]
-    do_sample: bool
-    values: Mapping[str, Any]  # of the processors, by their names in generation_config
-
-    @classmethod
-    def of(cls, config: Any) -> Self:
+    def __init__(self, config: Any) -> None:
         """`config`: transformers' GenerationConfig. Raises ConfigError for a setting that is not supported."""
-        values = config.to_dict()
+        self.values: Mapping[str, Any] = config.to_dict()
         for name, unset in _NOT_OFFERED.items():
-            if values.get(name) not in (None, unset):
-                raise ConfigError(
-                    f"generation_config.json: {name} is not offered, got {values[name]!r}; remove it there"
-                )
+            if (value := self.values.get(name)) not in (None, unset):
+                raise ConfigError(f"generation_config.json: {name} is not offered, got {value!r}; remove it there")
+        self.do_sample = bool(config.do_sample)
         ends = config.eos_token_id
-        ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
-        return cls(ends, bool(config.do_sample), values)
+        self.ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
 
 
 def usual_length(config: Any, *, encodes: bool) -> int | None:

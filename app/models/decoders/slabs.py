@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -25,14 +24,16 @@ _LARGE = 32 << 20  # bytes: malloc, too, maps larger blocks anew each time (see 
 _CALL = 20_000  # keys, with their values, that are read in the time of one more call: about 25 us
 
 
-@dataclass(frozen=True, slots=True)
 class SlabShape:
-    """The shape of the keys and values of one position of a row."""
+    """The shape of the keys and values of one position of a row, by a model's `config`."""
 
-    layers: int
-    heads: int
-    size: int
-    dtype: torch.dtype
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:
+        own = config.get_text_config(decoder=True)
+        # T5's decoder has its own number
+        self.layers: int = getattr(config, "num_decoder_layers", None) or own.num_hidden_layers
+        self.heads: int = getattr(own, "num_key_value_heads", None) or own.num_attention_heads
+        self.size: int = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
+        self.dtype = dtype
 
     @property
     def column_bytes(self) -> int:
@@ -153,22 +154,16 @@ class SlabCache:
 # attention
 
 
-class Columns(NamedTuple):
+class Columns:
     """The columns that each row of a step reads: of the decoder's keys and values, and of the encoder's.
 
     None: one call reads those of all rows.
     """
 
-    own: Sequence[slice] | None
-    read: Sequence[slice] | None
-
-    @classmethod
-    def of(cls, written: Sequence[int], read: Sequence[int], width: int) -> Columns:
+    def __init__(self, written: Sequence[int], read: Sequence[int], width: int) -> None:
         """`written` rows end at the last column, `read` rows begin at the first. `width`: values of a column."""
-        return cls(
-            [slice(-length, None) for length in written] if _apart(written, width) else None,
-            [slice(length) for length in read] if _apart(read, width) else None,
-        )
+        self.own = [slice(-length, None) for length in written] if _apart(written, width) else None
+        self.read = [slice(length) for length in read] if _apart(read, width) else None
 
 
 def _apart(lengths: Sequence[int], width: int) -> bool:

@@ -115,7 +115,7 @@ class TextDecoder(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.bounds = bounds
-        self.defaults = Defaults.of(decoder.model.generation_config)
+        self.defaults = Defaults(decoder.model.generation_config)
         self.detokenizer = detokenizer
 
     def start(self, ids: Sequence[int], given: Mapping[str, Any]) -> Text:
