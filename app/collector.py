@@ -50,7 +50,7 @@ class Collector:
         self._returning: asyncio.Future[None] | None = None  # freed memory to the system, on a helper thread
         self._loaded = False  # a model has been loaded since the last `models_changed`
         self._stale = False  # there may be garbage among what is frozen
-        self._busy = False  # a batch has ended since the last tick
+        self._busy = False  # some batches have ended since the last tick
         self._unloaded: list[weakref.ref[Any]] = []
         self._builds: set[object] = set()  # models that are being built; threads change it
 
@@ -119,7 +119,7 @@ class Collector:
     # while serving
 
     def look(self) -> None:
-        """A batch has ended. Called every 50 ms at most."""
+        """Some batches have ended. Called every few milliseconds at most."""
         self._busy = True
         if self._begun and self._returning is None and self._resident() > self._base + self.growth:
             gc.collect()

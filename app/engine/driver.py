@@ -32,7 +32,7 @@ log = logging.getLogger("starling.engine")
 _BEST_EFFORT = Klass.BEST_EFFORT
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
-_LOOK_NS = 50_000_000  # between two calls of `look`, at least
+_LOOK_NS, _LOOK_UNITS = 50_000_000, 8  # between two calls of `look` at least so much time, and so many units
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
 #: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.
@@ -68,7 +68,7 @@ class Driver:
         self._memory = memory
         self._on_lost = on_lost
         self._look = look
-        self._look_at = 0  # before this time there is no `look`
+        self._ended, self._look_at = 0, 0  # units since the last `look`, and the time before which there is no other
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self._stops: dict[int, Stop] = {}  # of units that may be stopped
@@ -260,8 +260,9 @@ class Driver:
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
         self.step(record_unit=partial(served.unit_ended, unit, completion, now))
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_NS
+        self._ended += 1
+        if self._ended >= _LOOK_UNITS and now >= self._look_at:
+            self._ended, self._look_at = 0, now + _LOOK_NS
             self._look()
 
     def _idle_since(self) -> int | None:

@@ -39,8 +39,8 @@ class Engine:
 
     `profiling` measures models, solves their tables, and has the device and the clock. `hang_floor_s`: see `stuck`.
     `on_lost` is called with the reason when the device is lost. `on_tick`, which must not raise, is called at the end
-    of each window of the rate monitor. `look`, which must not raise, is called when a batch has ended, but at most
-    every 50 ms: it looks at the memory.
+    of each window of the rate monitor. `look`, which must not raise, is called when a few batches have ended, but at
+    most every 50 ms: it looks at the memory.
     """
 
     def __init__(

@@ -276,7 +276,7 @@ class CpuExecutor(Executor):
                 inputs.append(self.stacked(position, rows))
                 continue
             if adjacent and (spec.fixed or count == 1):
-                own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes) if spec.axes else ()
+                own = () if spec.fixed else tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
                 # in one piece, by numpy: see `copied`
                 batch = torch.from_numpy(np.array(self.pool.views[position][(slice(first, first + count), *own)]))
                 inputs.append(batch if batch.dtype is slab.dtype else batch.view(slab.dtype))  # as BF16: numpy lacks it
