@@ -1,4 +1,4 @@
-"""The kinds of devices; quick control tables. Tests marked `cuda` are collected only where there is a GPU."""
+"""The kinds of devices; quick starts. Tests marked `cuda` are collected only where there is a GPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from runtimes import HostRuntime
 
+from app.models.checks import row_check
 from app.scheduler.optimal import tables
 from app.scheduler.optimal.tables import ControlTables
 
@@ -50,9 +51,12 @@ def _threads_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _few_loads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Control tables for all loads take a second for each model under `adaptive`."""
+def _quick_starts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Control tables for all loads take a second for each model under `adaptive`, the row check 0.3 s for each model
+    of several workers."""
     monkeypatch.setitem(tables.solve.__kwdefaults__, "loads", (0.1, 0.5, 0.9))
+    if "two_workers_cannot_share" not in request.node.name:  # there two batches are given time to meet
+        monkeypatch.setattr(row_check, "_AT_ONCE_S", 0.0)
     if "process_of_its_own" not in request.node.name:
         monkeypatch.setattr("app.engine.profiling.tables.Solver.solve", _solve_here)
 
