@@ -19,7 +19,7 @@ from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.types import WorkerSpec
-from planner.commands import profile, profile_measure
+from planner.commands import measured_pairs, profile, profile_measure
 from planner.commands.profile_beside import check_room
 
 from .running import assert_refused, printed, succeeds
@@ -30,7 +30,8 @@ needs_two_cores = pytest.mark.skipif(cpu_cores() < 2, reason="two workers need t
 
 @pytest.fixture(autouse=True)
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of profiles."""
+    """The folder of profiles. Each time is that of one batch."""
+    monkeypatch.setattr(measured_pairs, "_LEAST_NS", 1)
     monkeypatch.setenv("STARLING_PROFILE_DIR", str(tmp_path / "profiles"))
     return tmp_path / "profiles"
 
@@ -43,17 +44,17 @@ def sizes(pair: dict[str, Any]) -> list[tuple[int, int]]:
 def test_a_model_beside_itself_on_the_cpu(tmp_path: Path, profiles: Path) -> None:
     """On real workers: what is there, not how fast it is."""
     file = tmp_path / "pairs.json"
-    options = ("--models", "bench", "--max-batch", "4", "--beside", "mlp", "--out", str(file), *QUICK)
-    assert "4 of mlp" in succeeds("profile", "mlp", *options)
+    options = ("--max-batch", "4", "--beside", "digits", "--out", str(file), *QUICK)
+    assert "4 of digits" in succeeds("profile", "digits", *options)
     told = json.loads(file.read_text())
     (pair,) = told["beside"]
     assert sizes(pair) == [(1, 1), (1, 4), (2, 1), (2, 4), (4, 1), (4, 4)]
     assert all(min(one["alone_ms"], one["beside_ms"]) > 0 for one in pair["sizes"])
-    model = load(Repository("bench").sources("mlp")[0], {"max_batch": 4})
+    model = load(Repository("demo").sources("digits")[0], {"max_batch": 4})
     key = key_of(model, CpuDevice((4, 4), 1, 2))
     (kept,) = ProfileCache(profiles).load_pairs(key)
     assert kept.to_dict() == pair
-    assert (kept.model, kept.architecture) == ("mlp", architecture_of(model))
+    assert (kept.model, kept.architecture) == ("digits", architecture_of(model))
     assert (told["model"], told["device"], told["threads"]) == (key.model, key.device, 1)
 
 

@@ -23,7 +23,6 @@ from app.models.tasks.task_specs import TASKS
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import parse
 from app.settings import Settings
-from planner import sizing
 from planner.commands import profile_measure, size_profiles
 from planner.commands.size import measured_service
 from planner.front_load import FrontLoad
@@ -35,12 +34,6 @@ from .running import assert_refused, invoke
 
 ECHO = Path(models.__file__).parent / "demo" / "echo"
 ASKED = ("--rate", "250", "--p99-ms", "60", "--requests", "200")
-
-
-@pytest.fixture(autouse=True)
-def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of them change no more than how sure the figures are."""
-    monkeypatch.setattr(sizing, "RUNS", 2)
 
 
 def printed(*arguments: str) -> Any:
@@ -80,10 +73,15 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     assert found == [1, [], None]  # 32 rows take as long as one
 
 
+def test_runs_are_simulated_in_processes() -> None:
+    found = invoke("size", "--requests", "200", *"--profile linear:5+1b --rate 1500 --p99-ms 150".split())
+    assert "starling serve MODEL_FOLDER --workers 32\n" in found.stdout
+
+
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [
-        ("--profile linear:5+1b --rate 1500 --p99-ms 150", 0, "starling serve MODEL_FOLDER --workers 32\n"),
         ("--profile linear:10+0b --rate 3100 --p99-ms 200", 0, "overloaded"),
         ("--profile linear:10+0b --rate 50 --p99-ms 9", 1, "no number of replicas"),
         ("--profile linear:10+1b --rate 5000 --p99-ms 90 --max-replicas 2 --json", 1, '"replicas": null'),
