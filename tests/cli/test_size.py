@@ -74,7 +74,7 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
 
 
 def test_runs_are_simulated_in_processes() -> None:
-    found = invoke("size", "--requests", "200", *"--profile linear:5+1b --rate 1500 --p99-ms 150".split())
+    found = invoke("size", "--requests", "200", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150")
     assert "starling serve MODEL_FOLDER --workers 32\n" in found.stdout
 
 

@@ -128,18 +128,17 @@ def _shadowed(module: str) -> str:
 
 
 def edited_packages(packages: Collection[str]) -> str:
-    """A sentence on those of `packages` that were edited since; "" if there are none. Looks at all files, once a load,
-    because a package may be imported long before the model that uses it.
+    """A sentence on those of `packages` that were edited since; "" if there are none. Looks at all new files, once a
+    load, because a package may be imported long before the model that uses it.
     """
     found: dict[str, str] = {}
     for name, module in sys.modules.copy().items():  # at once: other threads import
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str):
+        file, package = getattr(module, "__file__", None), name.partition(".")[0]
+        if not isinstance(file, str) or (file in _seen and package not in packages):
             continue
         with suppress(OSError, ValueError):
             status = os.stat(file)
             now = status.st_mtime_ns, status.st_size
-            package = name.partition(".")[0]
             if _seen.setdefault(file, now) != now and package in packages:
                 found.setdefault(package, file)
     if not found:
