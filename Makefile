@@ -9,6 +9,8 @@ SERVED := tests/e2e
 WAITING := tests/loadtest
 # Folders whose tests need neither torch nor a loop.
 PURE := tests/scheduler tests/simulator
+# What needs large packages: left to `make test-more`, also where they are installed. A Ray takes 20 s of CPU, and its daemons more.
+MORE := tests/test_site.py $(wildcard tests/ray_serve/test_ray_serve*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-core test-more test-oldest test-experiments check lint fix bench load drill soak docs clean
@@ -101,7 +103,7 @@ test: lint
 	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
 	$(PYTEST) $(WAITING) >"$$said/waiting" 2>&1 & waiting=$$!; \
 	$(BEHIND) $(PURE) >"$$said/pure" 2>&1 & pure=$$!; \
-	$(BEHIND) $(patsubst %,--ignore=%,$(SERVED) $(WAITING) $(PURE) tests/experiments); failed=$$?; \
+	$(BEHIND) $(patsubst %,--ignore=%,$(SERVED) $(WAITING) $(PURE) $(MORE) tests/experiments); failed=$$?; \
 	for run in $$served $$waiting $$pure $$typed; do wait $$run || failed=$$?; done; trap - EXIT; \
 	cat "$$said"/*; rm -rf "$$said"; exit $$failed
 else
@@ -118,7 +120,7 @@ test-core: $(STAMP)-test
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
 test-more: $(STAMP)-more
-	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/ray_serve
+	$(PYTEST) $(ARGS) tests/deploy $(MORE)
 
 # Beside the pinned versions, which all other tests run on.
 test-oldest: $(OLD)/.installed
