@@ -1,4 +1,4 @@
-"""A unit ends once, whatever it meets, and what it takes; the slots of its rows, one rule after another."""
+"""A unit ends once, whatever it meets, and what it takes. Units of any rows in any order: conformance/."""
 
 from __future__ import annotations
 
@@ -332,6 +332,3 @@ def test_a_unit_that_is_to_end_at_the_next_row_ends_with_one_that_is_on_the_stre
     stop.at_next_row = True
     bench.settle()
     assert [(report.outcome.steps, report.outcome.continues) for report in bench.reports] == [(1, False)]
-
-
-# Ebird's rules of slots, one by one; conformance/test_any_order.py holds them all at once, in any order.
