@@ -9,7 +9,8 @@ SERVED := tests/e2e
 WAITING := tests/loadtest
 # Folders whose tests need neither torch nor a loop.
 PURE := tests/scheduler tests/simulator
-# What needs large packages: left to `make test-more`, also where they are installed. A Ray takes 20 s of CPU, and its daemons more.
+# What needs large packages is left to `make test-more`, also where they are installed: a Ray takes 20 s of CPU, and its
+# daemons more.
 MORE := tests/test_site.py $(wildcard tests/ray_serve/test_ray_serve*.py)
 
 .DEFAULT_GOAL := help
