@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -152,11 +151,9 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
     over = threading.Event()
 
     def imports():
-        for number in itertools.count():
-            sys.modules[f"imported_{number % 7}"] = sys
-            sys.modules.pop(f"imported_{(number + 3) % 7}", None)
-            if over.is_set():
-                break
+        while not over.is_set():  # where threads take turns: there is one module more or less each time
+            if sys.modules.pop("imported_meanwhile", None) is None:
+                sys.modules["imported_meanwhile"] = sys
 
     other, interval = threading.Thread(target=imports), sys.getswitchinterval()
     other.start()
@@ -168,8 +165,7 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         sys.setswitchinterval(interval)
         over.set()
         other.join()
-        for number in range(7):
-            sys.modules.pop(f"imported_{number}", None)
+        sys.modules.pop("imported_meanwhile", None)
 
 
 @pytest.mark.parametrize(
