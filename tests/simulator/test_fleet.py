@@ -13,7 +13,7 @@ from tiers import few, full
 from planner import fleet
 from planner.fleet import Setup, run
 from planner.profile_times import linear
-from planner.routers import Blind, LeastWaiting
+from planner.routers import Blind, LeastWaiting, PowerOfTwo
 from planner.simulator import Simulator
 from planner.tally import Tally
 
@@ -93,6 +93,15 @@ def test_least_waiting_is_least() -> None:
         other = made[random.integers(5)]
         other.unanswered -= int(random.integers(other.unanswered + 1)) // 2
         router.moved(other)
+
+
+def test_power_of_two_chooses_the_better_of_each_pair_as_often() -> None:
+    made = list(map(SETUP.node, range(5)))
+    for number, node in enumerate(made):
+        node.unanswered = 4 - number
+    router = PowerOfTwo(made, [0])
+    chosen = np.bincount([router.route() for _ in range(10_000)], minlength=5)
+    assert chosen / 10_000 == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.02)
 
 
 @pytest.mark.parametrize(
