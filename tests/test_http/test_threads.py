@@ -162,8 +162,10 @@ async def test_a_models_hooks_run_off_the_loop(caller: MakeCaller, model: Echo) 
         ran.append(threading.current_thread())
         return 1
 
-    reply = await caller(with_code(model, decode=decode, present=present))(FRIENDLY, b"a", {b"content-type": b"a/b"})
-    assert (reply.json(), len(ran), threading.current_thread() in ran) == (1, 2, False)
+    call = caller(with_code(model, decode=decode, present=present))
+    assert (await call(FRIENDLY, b"a", {b"content-type": b"a/b"})).json() == 1
+    assert (await call("/v1/models/echo:predict", b'{"instances": [{"b64": "YQ=="}]}')).status == 200
+    assert (len(ran), threading.current_thread() in ran) == (3, False)
 
 
 async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
