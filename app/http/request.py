@@ -100,7 +100,7 @@ class Request(Exchange):
         Runs the coroutine up to its next wait, or to its end, and then sends its response.
         """
         running = self._coroutine
-        if running is None:  # its client has left, and nothing uses its body any more
+        if running is None:  # its client has left, and a thread has used its body to the end
             self.resources.bodies.held -= self.held
             self.held = 0
             return
@@ -149,11 +149,12 @@ class Request(Exchange):
     def on_disconnect(self) -> None:
         if (pending := self._pending) is None or self.drops_body:
             return
-        held, self.held = self.held, 0  # a thread uses the body to its end, even if the client leaves
+        held, self.held = self.held, 0
         self.set_exception(ClientGone("the client went away before its answer"))
-        self.held = held
-        if not pending.abandon():
-            self.set_result()
+        if pending.abandon():  # a thread uses the body to its end, and then calls `set_result`
+            self.held = held
+        else:
+            self.resources.bodies.held -= held
 
     def count_failure(self, exc: BaseException) -> None:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""

@@ -163,7 +163,9 @@ class Loader:
             if self._runtime.drawn() != drawn:
                 self._drawing.add(executor)
             if executor.graphs and self._drawing:
-                self._capture_no_more(executor)
+                names = ", ".join(sorted(one.model.info.name for one in self._drawing))
+                why = "before torch 2.13 nothing can be captured while a model is loaded that draws random numbers"
+                _capture_no_more(executor, f"{why}: {names}")
             for worker in workers:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
         seconds: list[Ran] = []
@@ -195,14 +197,6 @@ class Loader:
         ]
 
     # capturing
-
-    def _capture_no_more(self, executor: StreamExecutor) -> None:
-        executor.graphs = False
-        names = ", ".join(sorted(one.model.info.name for one in self._drawing))
-        log.warning(
-            "model %s: runs without further CUDA graphs: before torch 2.13 nothing can be captured while a model is"
-            " loaded that draws random numbers: %s", executor.model.info.name, names,
-        )  # fmt: skip
 
     def _capture_size(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, size: int) -> None:
         """Capture the missing graphs of the worker for batches of this size, but first that of its largest batch.
@@ -248,15 +242,16 @@ class Loader:
                 raise
             except Exception as exc:
                 self.try_device()
-                log.warning(
-                    "model %s: runs without further CUDA graphs: a batch could not be captured: %s: %s",
-                    executor.model.info.name, type(exc).__name__, exc,
-                )  # fmt: skip
-                executor.graphs = False
+                _capture_no_more(executor, f"a batch could not be captured: {type(exc).__name__}: {exc}")
                 return None
             self.perform(graph.replay)
             graphs.append(graph)
         return graphs
+
+
+def _capture_no_more(executor: StreamExecutor, why: str) -> None:
+    executor.graphs = False
+    log.warning("model %s: runs without further CUDA graphs: %s", executor.model.info.name, why)
 
 
 def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
