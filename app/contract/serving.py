@@ -36,7 +36,7 @@ class ModelCall:
 
 
 class Lease(Pending, Protocol):
-    """The slots of one call, from admission to answer. The caller must close it.
+    """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager.
 
     `submit` submits the rows; the waiter receives their outputs, or a leaf of StarlingError. After `abandon` the rows
     leave when the lease is closed.
@@ -46,6 +46,9 @@ class Lease(Pending, Protocol):
     #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number and what
     #: the row has written since the last call. The answer repeats everything.
     on_piece: Callable[[int, GeneratedText], None] | None
+
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *exc: object) -> None: ...
 
     def run(self) -> Awaitable[Answer]:
         """Submit the rows and wait for their outputs, in a coroutine that is run as `wait` says.

@@ -108,6 +108,9 @@ class Lease(Call):
         self.on_piece: Callable[[int, GeneratedText], None] | None = None
         self.failure: Completion | None = None  # of a unit of this call
 
+    def __enter__(self) -> Lease:
+        return self
+
     @property
     def runs(self) -> bool:
         """Whether some row of the call is in a unit at this moment."""
@@ -189,7 +192,7 @@ class Lease(Call):
             answer.batches = len({(batch.ended, batch.worker) for batch, _, _ in runs})
         return slowest, answer
 
-    def close(self) -> None:
+    def close(self, *exc: object) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when the unit ends."""
         if not self.rows:  # it is closed
             return
@@ -206,6 +209,8 @@ class Lease(Call):
         # Rows refer to their call, and the waiter to its lease: break these cycles to spare the garbage collector.
         self.rows = []
         self._waiter = None
+
+    __exit__ = close
 
     def error_of(self, drop: Drop) -> StarlingError:
         """The error that the caller gets if the scheduler drops the call."""

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -139,7 +139,7 @@ class Contender:
         self._ended = 0
 
     async def call(self, klass: Klass) -> None:
-        with closing(self._served.lease(ModelCall(1, [*self._rows], klass=klass))) as lease:
+        with self._served.lease(ModelCall(1, [*self._rows], klass=klass)) as lease:
             await awaited(lease)
 
     async def _best_effort(self) -> None:

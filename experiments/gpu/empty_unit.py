@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 
 import numpy as np
 from torch import nn
@@ -36,7 +35,7 @@ async def _of(block: Block, graphs: bool) -> Data:
                 took.clear()
                 cpu = time.process_time()
             begun = time.perf_counter()
-            with closing(served.lease(ModelCall(1, [row]))) as lease:
+            with served.lease(ModelCall(1, [row])) as lease:
                 await awaited(lease)
             took.append(time.perf_counter() - begun)
         spent = (time.process_time() - cpu) / times

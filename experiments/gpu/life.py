@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -115,7 +114,7 @@ async def _out_of_memory(block: Block, engine: Engine, served: Leases, calls: li
         first = -1.0 if number % 10 == 0 else float(number)
         row = np.array([[first, 0.5]], np.float32)
         try:
-            with closing(greedy.lease(ModelCall(1, [row]))) as lease:
+            with greedy.lease(ModelCall(1, [row])) as lease:
                 answer = await awaited(lease)
         except Exception:
             failed += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +156,7 @@ def device(*capacities: int, ms: float | None = None, hangs: bool = False, **opt
 async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None, **options: Any) -> Answer:
     """One call, as the API makes it. Along every variable axis its rows are as long as they come."""
     lengths = dict.fromkeys(served.pool.lengths, values.shape[1] if values.ndim > 1 else 0)
-    with closing(served.lease(ModelCall(len(values), [values], lengths=lengths, **options), arrived_ns)) as lease:
+    with served.lease(ModelCall(len(values), [values], lengths=lengths, **options), arrived_ns) as lease:
         return await awaited(lease)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -180,7 +179,7 @@ async def test_lost_device_answers_all_with_503_and_refuses():
     """Also a lease that was taken before; a unit of another worker ends unheard."""
     why: list[str] = []
     async with serving(make_model(max_batch=1), device=device(1, 1), on_lost=why.append) as rig:
-        with closing(rig.served.lease(ModelCall(1))) as lease:
+        with rig.served.lease(ModelCall(1)) as lease:
             calls = [rig.ask(FATAL), rig.ask(11.0), rig.ask(12.0), rig.ask(13.0, timeout_us=1_000_000)]
             for error in await ends_of(*calls):
                 assert isinstance(error, NotReady)
@@ -202,7 +201,7 @@ async def test_abort_answers_all_and_refuses():
     async with serving(make_model(model, max_batch=1), device=device(1, hangs=True)) as rig:
         calls = [rig.ask(10.0), rig.ask(11.0), rig.ask(12.0, timeout_us=5_000_000)]
         await rig.loop.turn(2)
-        with closing(rig.served.lease(ModelCall(1, [rows_of(13.0)]))) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(13.0)])) as lease:
             rig.engine.abort("time is up")
             rig.engine.abort("second")
             for error in await ends_of(*calls):
@@ -243,7 +242,7 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
         assert rig.loop.now == begin
         calls = [rig.ask(10.0), rig.ask(11.0, 12.0)]
         await rig.loop.turn(2)
-        with closing(rig.served.lease(ModelCall(1, [rows_of(13.0)]))) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(13.0)])) as lease:
             stopping = rig.loop.create_task(rig.engine.stop(rig.served))
             await rig.loop.turn(2)
             with pytest.raises(NotReady, match="'m' is being unloaded") as refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,7 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
         stays = rig.ask(10.0) if running else rig.ask(8.0, 9.0)
         if not running:
             await rig.loop.turn(2)
-        with closing(rig.served.lease(ModelCall(1, [rows_of(11.0)]))) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(11.0)])) as lease:
             call = awaited(lease)
             await rig.loop.turn(2)
             call.cancel()
@@ -162,7 +162,7 @@ async def test_full_queue_refuses_with_a_hint_from_the_backlog():
 async def test_rows_leased_and_not_submitted_count_with_their_class():
     async with serving(make_model(max_queue=4)) as rig:
         for klass, other in ((REAL, BEST), (BEST, REAL)):
-            with closing(rig.served.lease(ModelCall(3, klass=klass))):
+            with rig.served.lease(ModelCall(3, klass=klass)):
                 for rows, leased in ((2, klass), (5, other)):
                     with pytest.raises(QueueFull):
                         rig.served.lease(ModelCall(rows, klass=leased))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +36,7 @@ async def test_rows_of_one_call_may_differ_in_length() -> None:
     async with serving(ragged(bound=16, length_buckets=(2, 16))) as rig:
         served = rig.served
         values = np.array([[1, 7, 7, 7], [2, 3, 4, 5], [6, 8, 7, 7]], np.float32)
-        with closing(served.lease(ModelCall(3, [values], lengths={"n": 4}, own_lengths={"n": [1, 4, 2]}))) as lease:
+        with served.lease(ModelCall(3, [values], lengths={"n": 4}, own_lengths={"n": [1, 4, 2]})) as lease:
             assert [row.length for row in lease.rows] == [1, 4, 2]
             answer = await awaited(lease)
         assert sorted(rig.rows_pushed()) == [1, 2]  # by their buckets
@@ -58,7 +57,7 @@ async def test_rows_may_differ_along_any_axis_with_or_without_a_bound() -> None:
     async with serving(make_model(both, [a, b], outputs, max_batch=1)) as rig:
         own = {"n": [1, 3], "m": [3, 1]}  # each row's longest is 3
         sent = [np.array([[1, 9, 9], [2, 3, 4]], np.float32), np.array([[5, 6, 7], [8, 9, 9]], np.float32)]
-        with closing(rig.served.lease(ModelCall(2, [*sent], lengths={"n": 3, "m": 3}, own_lengths=own))) as lease:
+        with rig.served.lease(ModelCall(2, [*sent], lengths={"n": 3, "m": 3}, own_lengths=own)) as lease:
             answer = await awaited(lease)
         assert [array.tolist() for array in answer.outputs] == [[[2, 0, 0], [3, 4, 5]], [[6, 7, 8], [9, 0, 0]]]
 

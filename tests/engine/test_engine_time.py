@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +49,7 @@ async def test_a_deadline_counts_from_arrival_and_may_pass_before_the_rows_are_s
     async with serving(make_model(model), device=device(1, hangs=True)) as rig:
         arrived = rig.loop.now
         await rig.loop.passes(5 * MS)  # the body was read
-        with closing(rig.served.lease(ModelCall(1, timeout_us=5_000))) as lease:
+        with rig.served.lease(ModelCall(1, timeout_us=5_000)) as lease:
             await rig.loop.passes(6 * MS)
             with pytest.raises(DeadlineExceeded):
                 await awaited(lease)
@@ -165,7 +164,7 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         begin = rig.loop.now
         timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
         asked = {name: value and value * 1000 for name, value in timeouts.items()}
-        with closing(rig.served.lease(ModelCall(1, [rows_of(10.0)], **asked))) as lease:
+        with rig.served.lease(ModelCall(1, [rows_of(10.0)], **asked)) as lease:
             lease.on_piece = lambda row, piece: None
             answer, ended = awaited(lease), []
             answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))

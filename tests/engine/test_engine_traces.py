@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -108,7 +107,7 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
         seen.deadline = arrived + visit.timeout_us * US
     try:
         asked = ModelCall(visit.rows, [values_of(number, visit)], priority=visit.priority, timeout_us=visit.timeout_us)
-        with closing(served.lease(asked)) as lease:
+        with served.lease(asked) as lease:
             if visit.goes_us is not None:
                 leave(loop, visit, lease, asyncio.current_task())
             await loop.passes(visit.decode_us * US)

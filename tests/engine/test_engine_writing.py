@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ MOST = 12
 
 async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **parameters: Any) -> str:
     lengths = {"tokens": len(ids)}
-    with closing(
-        served.lease(ModelCall(1, [np.array([ids], np.int64)], lengths=lengths, parameters=parameters))
-    ) as lease:
+    with served.lease(ModelCall(1, [np.array([ids], np.int64)], lengths=lengths, parameters=parameters)) as lease:
         lease.on_piece = on_piece
         text: bytes = (await awaited(lease)).outputs[0].item()
         return text.decode()

@@ -71,6 +71,12 @@ class EchoLease:
     def abandon(self) -> bool:
         return False
 
+    def __enter__(self) -> EchoLease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -319,7 +319,7 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
             assert (n, times) == (expected, pytest.approx([b * n * MS // 16 for b in (1, 2, 3, 4)], rel=0.02))
         assert profile.batch_ns == dict(profile.by_length)[16]
         assert rig.served.statistics()["starling"]["profile"]["length_ms"]["64"]["4"] == pytest.approx(16, rel=0.02)
-        with closing(rig.served.lease(ModelCall(1, [np.ones((1, 40), np.int64)], lengths={"tokens": 40}))) as lease:
+        with rig.served.lease(ModelCall(1, [np.ones((1, 40), np.int64)], lengths={"tokens": 40})) as lease:
             assert await predicted(rig, awaited(lease)) == [pytest.approx(2.5 * MS, rel=0.02)]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
@@ -342,5 +342,5 @@ async def test_rows_are_picked_by_guessed_lengths_until_they_are_measured_and_no
         assert (origins(rig), profile.batch_ns) == (["warm-up"], dict(profile.by_length)[16])
         (lengths,) = rig.engine.scheduler.states[rig.served.program].estimates.curves.lengths
         assert lengths.at(64).times[0] == profile.batch_ns[3]
-        with closing(rig.served.lease(ModelCall(1, [np.ones((1, 64), np.int64)], lengths={"tokens": 64}))) as lease:
+        with rig.served.lease(ModelCall(1, [np.ones((1, 64), np.int64)], lengths={"tokens": 64})) as lease:
             assert await predicted(rig, awaited(lease)) == [profile.batch_ns[0]]
