@@ -17,18 +17,16 @@ _THREADS = (
     "used, and leave signals to the server"
 )
 _GRADIENTS = (
-    "models are called under torch.inference_mode, which a thread of their own enters itself: where forward needs "
-    "gradients, enter `with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there "
-    "(docs/model-code.md)"
+    "models, but not threads of their own, are called under torch.inference_mode: where forward needs gradients, enter "
+    "`with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there (docs/model-code.md)"
 )
 _UNSIGNED = (
     "torch has few operators for unsigned integers of more than 8 bits: cast them first in forward (x.long()), or "
     "declare INT32 or INT64 in model.toml"
 )
 _TRAINING = (
-    "a part of the model is in training mode, or made with track_running_stats=False: call .eval() on the network; the "
-    "server does it where the source itself returns an nn.Module, and for that one's submodules, not for what another "
-    "object holds"
+    "part of the model is in training mode, or has track_running_stats=False: call .eval() on the network; the server "
+    "does it where the source returns an nn.Module, and for that one's submodules, not for what another object holds"
 )
 _BYTES = "a BYTES input holds bytes: value.decode() makes a str of each"
 _DATATYPES = (
@@ -38,10 +36,7 @@ _DATATYPES = (
 _PROCESSES = "spawned processes cannot import model.py: put what they run into a package on PYTHONPATH, or use threads"
 _INTEROP = "torch allows that once a process, and the server's models share one: leave it out, --threads is for this"
 _ARGUMENTS = "sys.argv holds the server's arguments: parse none when imported, take them from `kwargs` in model.toml"
-_OF_SCRIPT = (
-    "a script has pickled it, whose classes a pickle looks for in the program that opens it: save model.state_dict(), "
-    "or pickle it from a module that model.py imports, too"
-)
+_PICKLED = "a script has pickled it, and its classes are looked for in the server's: save model.state_dict() instead"
 _REGISTERED = (
     "a process registers it once, and an earlier load has: look there first, or put it into a package on PYTHONPATH, "
     "which later loads do not import again"
@@ -60,7 +55,7 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (Exception, r"deserializing header: header too large", _POINTER),
     (ValueError, r"contains custom code", _REMOTE),
     (SystemExit, r"^2$", _ARGUMENTS),  # as argparse ends a process
-    (AttributeError, r"^Can't get attribute .* on <module '__main__'", _OF_SCRIPT),
+    (AttributeError, r"^Can't get attribute .* on <module '__main__'", _PICKLED),
     (Exception, r"created in a thread can|main thread|no (current|running) event loop|to a different loop", _THREADS),
     (LookupError, r"<ContextVar name=", _THREADS),
     (RuntimeError, r"[Ii]nference tensor|does not require grad|InferenceMode", _GRADIENTS),

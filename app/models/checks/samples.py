@@ -68,13 +68,12 @@ def made_up_rows(
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
-    counts = list(filter(_is_bare_integer, inputs)) if twos else []
     rows: list[SampleRow] = []
     seen: set[tuple[Any, ...]] = set()
     for number, of_row in enumerate(lengths, 1):
         for _ in range(_ATTEMPTS):
             arrays = (
-                _plain(spec, of_row, spec.example + (spec in counts and number % 2 == 0))
+                _plain(spec, of_row, spec.example + (twos and number % 2 == 0 and _is_bare_integer(spec)))
                 if ones
                 else _draw(spec, spec.row_shape(of_row), random)
                 for spec, ones in zip(inputs, plain, strict=True)
