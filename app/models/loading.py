@@ -152,6 +152,10 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
     # the object that has the weights and hooks
     owner = built.cell if isinstance(built, Recurrent) else built
+    weights = [*owner.named_parameters(), *owner.named_buffers()] if isinstance(owner, nn.Module) else []
+    if empty := [name for name, value in weights if value.is_meta]:
+        wanted = f"expected weights with values, got {empty[0]!r} on the device meta: build it on the CPU"
+        raise ConfigError(f"{path}: source {config.source!r}: {wanted}")
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
     call = as_declared(built, info) if config.source.startswith("hf:") else built

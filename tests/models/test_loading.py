@@ -109,6 +109,20 @@ def test_an_input_named_as_an_argument_must_be_in_its_place(tmp_path, more, argu
         load_code(tmp_path, code, toml)
 
 
+def test_weights_without_values_are_named(tmp_path):
+    """Which torch loads none into, without a word."""
+    code = """
+import torch
+def build():
+    with torch.device("meta"):
+        return torch.nn.Linear(3, 3)
+"""
+    torch.save(torch.nn.Linear(3, 3).state_dict(), tmp_path / "w.pt")
+    for toml in (TOML, f'weights = "w.pt"\n{TOML}'):
+        with pytest.raises(ConfigError, match=r"with values, got 'weight' on the device meta: build it on the CPU"):
+            load_code(tmp_path, code, toml)
+
+
 def test_a_compiled_module_has_the_arguments_of_its_own(tmp_path):
     code = """
 import torch

@@ -182,7 +182,7 @@ def load_weights(built: Any, path: Path) -> None:
             _refuse_wrapped(found, built)
             built.load_state_dict(found, strict=True)
     except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
-        what = "got a pickle of something else: save model.state_dict() instead"
+        what = "got something else, such as a pickled model: save model.state_dict() instead"
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
