@@ -139,6 +139,12 @@ def test_what_belongs_to_the_process_has_advice():
     assert "an earlier load has" in advice_on(caught.value)
 
 
+def test_a_tensor_that_is_read_as_a_dict_has_advice():
+    with pytest.raises(TypeError) as caught:
+        torch.ones(2)["x"]  # as forward(self, batch) does
+    assert "none is a dict" in advice_on(caught.value)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_tensor_without_sizes_has_advice():
     with pytest.raises(RuntimeError) as caught:

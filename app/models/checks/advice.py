@@ -75,6 +75,7 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
     (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
+    (TypeError, r"^new\(\): invalid data type 'str'", "each input is a tensor, an argument of its own: none is a dict"),
     (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
     (AttributeError, r"^'bytes' object has no attribute", _BYTES),
 )
