@@ -34,7 +34,7 @@ def test_rows_change_in_every_way_that_the_table_has(monkeypatch: pytest.MonkeyP
     for event in Event:
         monkeypatch.setattr(ledger, f"_{event.name}", Noted(event))
 
-    @repeatable(80)
+    @repeatable(200)
     @given(cells())
     def happens(trace: Trace) -> None:
         World(trace).run()
