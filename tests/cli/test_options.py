@@ -11,7 +11,7 @@ from models.onnx_graphs import linear
 
 from .running import assert_refused, succeeds
 
-BRIEF = ("--device", "cpu", "--threads", "1", "--budget-s", "0.1", "--max-batch", "32", "--json")
+BRIEF = ("--device", "cpu", "--threads", "1", "--budget-s", "0.5", "--max-batch", "32", "--json")
 SIZED = ("--rate", "10", "--p99-ms", "900", "--requests", "100", "--device", "cpu", "--json")
 
 
