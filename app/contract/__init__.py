@@ -8,6 +8,7 @@ from app.contract.specs import (
     DATATYPES,
     FLOATS,
     MAX_PIXELS,
+    QUICK_VALUES,
     UNBOUNDED,
     Array,
     Batching,

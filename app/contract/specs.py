@@ -47,6 +47,7 @@ MAX_PIXELS = 50_000_000
 
 _QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # default size of a queue: the larger of the two
 
+QUICK_VALUES = 1 << 15  #: numbers whose JSON takes some 2 ms: more are for a helper thread, in slices
 UNBOUNDED = 0  #: as the largest length of a variable axis: only the size of a body limits it
 
 
@@ -195,6 +196,8 @@ class ModelInfo:
     plain_input: TensorSpec | None = field(init=False, repr=False, compare=False)
     #: Derived: whether there is one output, equally long for all rows, whose values are JSON numbers or booleans.
     plain_output: bool = field(init=False, repr=False, compare=False)
+    #: Derived: so many rows have an answer of at most QUICK_VALUES; 0 if one may have any number.
+    quick_rows: int = field(init=False, repr=False, compare=False)
     #: Derived: all that the model returns, in order.
     returned: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
 
@@ -204,6 +207,8 @@ class ModelInfo:
         object.__setattr__(self, "plain_input", sent[0] if len(sent) == 1 and sent[0].fixed else None)
         plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
         object.__setattr__(self, "plain_output", plain and not self.own_axes)
+        values = [spec.count for spec in self.outputs]
+        object.__setattr__(self, "quick_rows", QUICK_VALUES // sum(values) if values and all(values) else 0)
         made = (TensorSpec("lengths", "INT64", (), (), (), lengths_of=self.own_axes[0]),) if self.own_axes else ()
         object.__setattr__(self, "returned", (*self.outputs, *made))
 

@@ -92,9 +92,8 @@ class Auth:
 
     def reread(self) -> None:
         """Read key files again if they have changed."""
-        for keys in (self.keys, self._admin):
-            if keys is not None:
-                keys.reread()
+        for keys in filter(None, (self.keys, self._admin)):
+            keys.reread()
 
 
 def _check(headers: dict[bytes, bytes], keys: Keys, kind: str) -> None:

@@ -63,11 +63,11 @@ async def infer(request: Request) -> Response:
             answer = await (lease.run() if call.stream is None else pieces(request, served, call.stream, lease))
         finally:
             lease.close()
-        if served.model.front is None and served.model.present is None:
+        if served.model.front is None and served.model.present is None and call.rows <= served.info.quick_rows:
             body, json_length = request.route.codec.encode(served, call, answer)
         else:
             threads, codec = request.resources.threads, request.route.codec
-            slow = slow_to_encode(served, codec, call)
+            slow = slow_to_encode(served, codec, call, answer)
             body, json_length = await threads.run_if(slow, request.klass, encode, served, codec, call, answer)
         kind = JSON if json_length is None else BINARY % json_length
         if len(body) >= COMPRESS_FROM and call.stream is None:

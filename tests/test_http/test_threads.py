@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from resumed import running
 
-from app.contract import CLASSES, Klass
+from app.contract import CLASSES, QUICK_VALUES, Klass
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.v2 import V2
 from app.http.inference_routes import X_CLASS
 from app.http.threads import HelperThreads
 
-from .echo import BULK, FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, of_default_class, with_code
+from .catalog import served, spec
+from .echo import BULK, FRIENDLY, INFER, LIMITS, Caller, Echo, EchoLease, MakeCaller, body, of_default_class, with_code
 
 REAL, BEST = Klass
 
@@ -190,6 +191,38 @@ async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
     assert [reply.status for reply in await asyncio.gather(*large)] == [200] * 2
     assert len(begun) == 2
     assert threading.current_thread().name not in begun
+
+
+LONG = QUICK_VALUES + 1
+
+
+class LongLease(EchoLease):
+    def output(self, values: Any) -> Any:
+        return np.ones((1, LONG if self._model.info.name == "long" else 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "binary", "off"),
+    [
+        ("long", LONG, False, True), ("long", ("n", 0), False, True), ("long", LONG, True, False),
+        ("echo", 4, False, False), ("echo", ("n", 0), False, False),
+    ],
+)  # fmt: skip
+async def test_large_json_is_written_off_the_loop(
+    caller: MakeCaller, name: str, columns: Any, binary: bool, off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of a kilobyte may have an answer of megabytes, in whose time no other would be served."""
+    wrote, encode = list[threading.Thread](), V2.encode
+
+    def seen(*args: Any) -> Any:
+        wrote.append(threading.current_thread())
+        return encode(*args)
+
+    monkeypatch.setattr(V2, "encode", seen)
+    made = served(name, (spec("x", "FP32", 4),), (spec("y", "FP32", columns),))
+    call = caller(Echo(made.info, made.model, lease_type=LongLease))
+    reply = await call(INFER, body(parameters={"binary_data_output": binary}))
+    assert (reply.status, [thread is not threading.current_thread() for thread in wrote]) == (200, [off])
 
 
 @pytest.mark.parametrize("default", CLASSES)

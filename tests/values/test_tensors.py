@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specs import spec
 
-from app.contract import DATATYPES
+from app.contract import DATATYPES, QUICK_VALUES
 from app.errors import BadRequest
-from app.values.tensors import has_bools, parse_values, to_json
+from app.values.tensors import has_bools, parse_values, to_json, written
 
 INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
 
@@ -92,3 +92,12 @@ def test_floats_go_round(numbers: list[float]) -> None:
 def test_words_are_found_in_a_text(values: list[Any]) -> None:
     text = orjson.dumps(values)
     assert has_bools(text) == any(type(value) is bool for value in values)
+
+
+@pytest.mark.parametrize(
+    "shape", [(0,), (3,), (QUICK_VALUES + 1,), (3 * QUICK_VALUES,), (7, QUICK_VALUES), (QUICK_VALUES, 2, 3)]
+)
+@pytest.mark.parametrize("dtype", ["<f4", "<i8", "?"])
+def test_an_array_in_slices_is_written_as_in_one(shape: tuple[int, ...], dtype: str) -> None:
+    values = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    assert written(values) == orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.contract import Answer, FinishedBatch, Front, GeneratedText, ModelCall, ModelInfo, Served, Translated
+from app.contract.specs import QUICK_VALUES
 from app.errors import BadRequest, BadText, StarlingError
 from app.http.body import Limits, RequestHeaders
 
@@ -134,10 +135,12 @@ def is_made(info: ModelInfo, name: object) -> bool:
     return any(spec.made and spec.name == name for spec in info.inputs)
 
 
-def slow_to_encode(served: Served, codec: Codec, call: DecodedCall) -> bool:
+def slow_to_encode(served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> bool:
     """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
     if (front := codec.front(served)) is None:
-        return codec.presents and served.model.present is not None  # a user's code, which may take any time
+        own = codec.presents and served.model.present is not None  # a user's code, which may take any time
+        asked = call.outputs or [(index, False) for index in range(len(answer.outputs))]
+        return own or sum(answer.outputs[index].size for index, binary in asked if not binary) > QUICK_VALUES
     return call.rows > OFF_LOOP_ROWS or not front.answers.quick
 
 

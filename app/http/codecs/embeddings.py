@@ -61,12 +61,8 @@ class Embeddings(TextCodec):
         if self.body.get("encoding_format") == "base64":
             given = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in given]
         data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(given)]
-        found = {
-            "object": "list",
-            "data": data,
-            "model": served.info.name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        found = {"object": "list", "data": data, "model": served.info.name, "usage": usage}
         return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY), None
 
     def _face(self, served: Served) -> ModelInfo:

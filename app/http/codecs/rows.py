@@ -24,7 +24,7 @@ from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, is_plain_json, json_parts
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
-from app.values.tensors import to_json
+from app.values.tensors import to_json, written
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
 Rows = Array | list[Array]
@@ -155,7 +155,8 @@ def plain_rows(info: ModelInfo, outputs: Sequence[Rows]) -> Any:
     """The rows for `json_text`: the values of the only output, or an object by output name for each row."""
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(info.outputs, outputs, strict=True)}
     if len(columns) == 1:
-        return next(iter(columns.values()))
+        (column,) = columns.values()
+        return orjson.Fragment(written(column)) if isinstance(column, np.ndarray) else column
     return [{name: column[row] for name, column in columns.items()} for row in range(len(outputs[0]))]
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.contract import Answer, Array, ModelInfo, Served
+from app.contract import QUICK_VALUES, Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import Spans, decode_request, too_much_json, why_not_json
-from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, to_json
+from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, to_json, written
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
@@ -167,7 +167,8 @@ def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[byt
         if own:
             tensor["parameters"] = own
         if not binary:
-            tensor["data"] = values.ravel() if values.dtype != object else to_json(values.ravel(), spec.name)
+            flat = values.ravel()
+            tensor["data"] = to_json(flat, spec.name) if flat.dtype == object else orjson.Fragment(written(flat))
         tensors.append(tensor)
     head: dict[str, Any] = {"model_name": info.name, "model_version": info.version, "outputs": tensors}
     if call.id is not None:
@@ -194,7 +195,9 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
         if texts:
             return texts[answer.row]
     values = batch.arrays[0] if batch is not None and alone else answer.outputs[0]
-    data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
+    flat = values.ravel()
+    # a small one without a call
+    data = written(flat) if flat.size > QUICK_VALUES else orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
     if _IN_NULL in data and b"null" in data:  # see `_encode_any`
         check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
