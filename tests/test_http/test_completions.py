@@ -246,6 +246,7 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
         ({"max_tokens": 5, "temperature": 0, "stop": ["a"], "do_sample": False},
          {"max_new_tokens": 5, "temperature": 0, "stop": ("a",), "do_sample": False}),
         ({"max_completion_tokens": 6, "max_tokens": None}, {"max_new_tokens": 6, "do_sample": True}),
+        ({"max_completion_tokens": 6, "max_tokens": 9}, {"max_new_tokens": 6, "do_sample": True}),
         ({"n": 1, "echo": False, "logprobs": None, "frequency_penalty": 0.0, "tools": [], "user": "me"},
          {"do_sample": True}),
     ],

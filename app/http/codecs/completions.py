@@ -80,6 +80,8 @@ class Completions(TextGeneration):
         self._read_stream_options()
         own = {*_OWN, self.sent}
         given = {name: value for name, value in self.body.items() if name not in own and value is not None}
+        if "max_completion_tokens" in given:
+            given.pop("max_tokens", None)  # the older field, which it replaces, also in vLLM and Triton
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
         _check(served, {name: value for name, value in given.items() if name not in CUT_FIELDS})
         call.parameters = given
