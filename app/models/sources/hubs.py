@@ -125,7 +125,8 @@ def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> 
     if not isinstance(model, nn.Module):
         raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
     for weight in chain(model.parameters(), model.buffers()):
-        weight.data = weight.data.clone()
+        if weight.is_cpu and type(weight.data) is torch.Tensor:  # not of a class of its own, as of quantization
+            weight.data = weight.data.clone()
     for name, found, own in sorted(report.get("mismatched_keys", ())):
         raise ConfigError(f"expected {name} of {list(own)}, as config.json says, got {list(found)} in the weights")
     return model, report
