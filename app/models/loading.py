@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
@@ -235,8 +236,12 @@ def _takes_parameters(call: Callable[..., Any], config: ModelTable, path: Path) 
 
 
 def _signature(call: Callable[..., Any] | None) -> inspect.Signature | None:
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     try:
-        return None if call is None else inspect.signature(call)
+        if not isinstance(call, torch.ScriptMethod):
+            return None if call is None else inspect.signature(call)
+        given = [(one.name, None if one.has_default_value() else empty) for one in call.schema.arguments[1:]]
+        return inspect.Signature([inspect.Parameter(name, kind, default=default) for name, default in given])
     except (TypeError, ValueError):  # some callables of C extensions have none
         return None
 

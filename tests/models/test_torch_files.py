@@ -136,6 +136,20 @@ def test_what_a_program_was_exported_with_besides_tensors_is_no_input(tmp_path):
     assert "inputs: expected them in the order of the arguments of 'model.pt2', " in refused(folders[1])
 
 
+def test_inputs_of_what_code_has_traced_are_in_the_order_of_its_arguments(tmp_path):
+    code = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x, scale):
+        return x * scale
+def build():
+    return torch.jit.trace(Net(), (torch.ones(2, 3), torch.ones(2, 3)))
+"""
+    folder = two_inputs(tmp_path, "model.py:build", "scale", "x")
+    (folder / "model.py").write_text(code)
+    assert "without gaps: x, scale, got scale, x" in refused(folder)
+
+
 @pytest.mark.parametrize("how", ["scripted", "traced"])
 def test_inputs_of_torchscript_are_in_the_order_of_its_arguments(tmp_path, how):
     pair = torch.ones(2, 3), torch.ones(2, 3)

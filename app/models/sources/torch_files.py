@@ -49,12 +49,13 @@ def load_exported(path: Path) -> torch.export.ExportedProgram:
 
 class _Structured(nn.Module):
     """A program that was exported with keywords, dicts, lists or constants, as None: takes the tensors alone, in the
-    order of its graph. `given`: all that it takes.
+    order of its graph. `given`: all that it takes; `tensors`: those of it.
     """
 
-    def __init__(self, module: nn.Module, spec: Any, given: Sequence[Any]) -> None:
+    def __init__(self, module: nn.Module, spec: Any, given: Sequence[Any], tensors: Sequence[Any]) -> None:
         super().__init__()
         self.module, self.spec, self.given = module, spec, given
+        self.__signature__ = Signature([Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD) for one in tensors])
 
     def forward(self, *values: Any) -> Any:
         rest = iter(values)
@@ -71,15 +72,7 @@ def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
     tensors = [one for one in given if not isinstance(one, ConstantArgument)]
     if len(tensors) == len(arguments.children()) and not keywords.num_leaves:
         return module
-    return _with_arguments(_Structured(module, spec, given), [(one.name, Parameter.empty) for one in tensors])
-
-
-def _with_arguments(module: nn.Module, arguments: Iterable[tuple[str, Any]]) -> nn.Module:
-    """The module with these names and defaults of arguments as its signature, which its `forward` does not have."""
-    kind: Any = Parameter.POSITIONAL_OR_KEYWORD
-    signature = Signature([Parameter(name, kind, default=default) for name, default in arguments])
-    module.__signature__ = signature  # type: ignore[assignment]
-    return module
+    return _Structured(module, spec, given, tensors)
 
 
 def free_graphs(module: nn.Module) -> nn.Module:
@@ -144,11 +137,8 @@ def open_torchscript(path: Path) -> nn.Module:
     if "constants.pkl" not in members or not any(name.startswith("code/") for name in members):
         raise ConfigError(f"{path}: expected TorchScript, as torch.jit.save writes it. {_OTHERS}")
     load: Any = torch.jit.load
-    module = load(str(path), map_location="cpu")
-    arguments = module.forward.schema.arguments[1:]
-    return _with_arguments(
-        module, [(one.name, one.default_value if one.has_default_value() else Parameter.empty) for one in arguments]
-    )
+    module: nn.Module = load(str(path), map_location="cpu")
+    return module
 
 
 def _members(path: Path) -> set[str]:
