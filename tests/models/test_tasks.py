@@ -238,8 +238,7 @@ LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 
         ),
         (
             with_code,
-            'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code '
-            "that you have read",
+            "code from a hub never runs here: build the network in a model.py, by code that you have read",
         ),
     ],
 )

@@ -29,7 +29,7 @@ _TRAINING = (
     "does it where the source returns an nn.Module, and for that one's submodules, not for what another object holds"
 )
 _BYTES = "a BYTES input holds bytes: value.decode() makes a str of each"
-_DATATYPES = (
+_TYPES = (
     "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
     "datatype that the model takes"
 )
@@ -42,10 +42,7 @@ _REGISTERED = (
     "which later loads do not import again"
 )
 _POINTER = "where git-lfs is missing, a clone has pointers in place of weights: `git lfs pull` fetches them"
-_REMOTE = (
-    'code from a hub never runs here: build the network in model.py (source = "model.py:build"), by code that you have '
-    "read"
-)
+_REMOTE = "code from a hub never runs here: build the network in a model.py, by code that you have read"
 
 #: Type, pattern of the text, advice. The first that fits counts.
 _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
@@ -61,17 +58,9 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (RuntimeError, r"[Ii]nference tensor|does not require grad|InferenceMode", _GRADIENTS),
     (RuntimeError, r"types? .*\bu?int(16|32|64) types is not supported", _UNSIGNED),
     (Exception, r"\bC?P?U?UInt(16|32|64)(Type)?\b|(short|long)? ?unsigned int\b|torch\.uint(16|32|64)", _UNSIGNED),
-    (NotImplementedError, r"not implemented for '(Half|BFloat16|Bool|Byte|Char|Short|Int|Long|Double)'", _DATATYPES),
-    (
-        RuntimeError,
-        r"\bdtypes?\b(?!=)|scalar type|bool tensor|floating point or complex|output type|LongTensor",
-        _DATATYPES,
-    ),
-    (
-        Exception,
-        r"[Ii]nput type .* and .* type .* should be|does not match weight dtype|tensors used as indices must be",
-        _DATATYPES,
-    ),
+    (NotImplementedError, r"not implemented for '(Half|BFloat16|Bool|Byte|Char|Short|Int|Long|Double)'", _TYPES),
+    (RuntimeError, r"\bdtypes?\b(?!=)|scalar type|bool tensor|point or complex|output type|LongTensor", _TYPES),
+    (Exception, r"nput type .* and .* type .* should be|not match weight dtype|used as indices must be", _TYPES),
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
     (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
