@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
@@ -88,7 +89,16 @@ def test_weights_in_a_branch_and_in_a_function_are_found(tmp_path):
     assert external_files(tmp_path / "net.onnx") == ["branch", "function"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\x08location\x12", b"\n\x08location\x12\x01\xff", b"no graph"])
+def test_a_location_in_the_metadata_is_no_file(tmp_path):
+    path = graph_in(tmp_path / "in", "weights.bin", "weights.bin")
+    model = onnx.load(path, load_external_data=False)
+    for holder in (model, model.graph, model.graph.node[0], model.graph.initializer[0]):
+        helper.set_model_props(holder, {"j": "j", "location": "../Oslo", "locations": "location" * 20})
+    path.write_bytes(model.SerializeToString())
+    assert external_files(path) == ["weights.bin"]
+
+
+@pytest.mark.parametrize("content", [b"", b"j\x0b\n\x08location\x12", b"j\x0d\n\x08location\x12\x01\xff", b"no graph"])
 def test_what_is_no_graph_is_refused(tmp_path, content):
     (tmp_path / "net.onnx").write_bytes(content)
     with pytest.raises(ConfigError, match=r"net\.onnx: expected an ONNX "):

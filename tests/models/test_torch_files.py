@@ -21,6 +21,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.placement import Placement, place
+from app.models.sources.torch_files import exported_module
 
 from .folders import LINEAR, TOML, Bomb, loaded, refused, table, toml_of, try_out, write_model
 
@@ -174,6 +175,17 @@ def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_pat
     assert try_out(model) == []
     given = [torch.full((4, 3), float(value)) for value in (1, 2, 3, 5, 7)]
     assert model.call(*given).tolist() == [[1 - 7 * 5 + 2 * 3] * 3] * 4
+
+
+class First(nn.Module):
+    def forward(self, given, shift=None):
+        return next(iter(given.values())) if isinstance(given, dict) else given[0]
+
+
+@pytest.mark.parametrize("given", [({"a": torch.ones(2, 3)},), ([torch.ones(2, 3)],)])
+def test_an_exported_model_takes_a_dict_or_list_of_one(given):
+    module = exported_module(torch.export.export(First(), given))
+    assert torch.equal(module(torch.full((2, 3), 5.0)), torch.full((2, 3), 5.0))
 
 
 @pytest.mark.parametrize("returned", ["net", "nn.Sequential(net)"])

@@ -70,7 +70,7 @@ def exported_module(program: torch.export.ExportedProgram) -> nn.Module:
     arguments, keywords = spec.children()
     given = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
     tensors = [one for one in given if not isinstance(one, ConstantArgument)]
-    if len(tensors) == len(arguments.children()) and not keywords.num_leaves:
+    if tensors == given and not keywords.num_leaves and all(one.is_leaf() for one in arguments.children()):
         return module
     return _Structured(module, spec, given, tensors)
 

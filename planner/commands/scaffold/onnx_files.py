@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from app.errors import ConfigError
 
-#: In the bytes of a graph, a protobuf: the key of an entry, after which its value follows, its length before it.
-_LOCATION = re.compile(rb"\n\x08location\x12")
+#: In the bytes of a graph, a protobuf: the key of an entry, which a tensor has in its field 13, as metadata have theirs
+#: in others. Its length is before it; its value follows, with its length.
+_LOCATION = re.compile(rb"j(?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])\n\x08location\x12")
 _MORE = 0x80  # of a length's first byte: there is a second
 
 
