@@ -7,7 +7,7 @@ import pytest
 from specs import info_of, spec
 
 from app.contract import SampleRow
-from app.models.checks.row_check import TOLERANCES, Cause
+from app.models.checks.row_check import TOLERANCES, Cause, by_row
 from app.models.checks.samples import row_check_rows, stack
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
@@ -101,6 +101,11 @@ def test_rounding_is_tolerated_by_precision(precision, passes, fails):
 
     assert check(exact(passes), outputs=outputs, precision=precision) is None
     assert check(exact(fails), outputs=outputs, precision=precision) is not None
+
+
+def test_the_rows_of_a_large_batch_are_not_copied_all_at_once():
+    batch, row = np.ones((64, 3), np.float32), SampleRow((np.zeros(3, np.float32),))
+    assert all(np.shares_memory(answer, batch) for (answer,) in by_row([Y], [batch], [row] * 64))
 
 
 def test_bfloat16_outputs_are_read_from_their_bits():

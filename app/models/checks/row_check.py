@@ -159,13 +159,16 @@ def _array(value: torch.Tensor | Array) -> Array:
 
 
 def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
-    """One row's output, cut to its own length; a single value becomes an array of one. Floats in double precision."""
+    """One row's output, cut to its own length; a single value becomes an array of one. Shares memory, but for BF16."""
     answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
     if not spec.fixed and answer.ndim == len(spec.axes):
         answer = answer[tuple(slice(row.lengths.get(axis)) for axis in spec.axes)]
-    if spec.datatype == "BF16":
-        answer = (answer.astype(np.uint32) << 16).view(np.float32)
-    return answer.astype(np.float64) if spec.datatype in FLOATS else answer
+    return (answer.astype(np.uint32) << 16).view(np.float32) if spec.datatype == "BF16" else answer
+
+
+def _doubled(value: Array) -> Array:
+    """Floats in double precision."""
+    return value.astype(np.float64) if value.dtype.kind == "f" else value
 
 
 class Comparison:
@@ -177,7 +180,8 @@ class Comparison:
     def __init__(
         self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[RowOutputs], once: str
     ) -> None:
-        self._tolerance, self._expected, self._once = tolerance, expected, once
+        self._tolerance, self._once = tolerance, once
+        self._expected = [list(map(_doubled, answer)) for answer in expected]
         #: The outputs with their numbers, floats first.
         self._outputs = sorted(enumerate(outputs), key=lambda each: each[1].datatype not in FLOATS)
         has_floats = any(spec.datatype in FLOATS for spec in outputs)
@@ -191,7 +195,7 @@ class Comparison:
             scale = self._scale(index) if is_float else 0.0
             worst, found = float(is_float), None  # a float may differ by its tolerance, 1
             for place, answer, done in zip(places, got, how, strict=True):
-                a, b = self._expected[place][index], answer[index]
+                a, b = self._expected[place][index], _doubled(answer[index])  # row by row: all take much memory
                 if a.shape != b.shape:
                     shapes = f"shape {list(a.shape)} {self._once}, shape {list(b.shape)} {done}"
                     return f"output {spec.name!r}: {shapes}; {PADDED}"
