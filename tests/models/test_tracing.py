@@ -108,3 +108,11 @@ def test_a_call_that_begins_in_a_trace_and_goes_on_after_it_is_of_its_own_model(
     call, attribute = begun[0]
     assert torch.equal(call(other, torch.ones(2, 3)), other(torch.ones(2, 3)))
     assert attribute(other, "weight") is other.weight
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_tracer_records_as_its_own_attributes_say():
+    tracer, log = fx.Tracer(), []
+    tracer.call_module = lambda m, forward, args, kwargs: log.append(m)
+    tracer.trace(nn.Sequential(nn.ReLU()))
+    assert len(log) == 1

@@ -50,11 +50,16 @@ def _as_it_is(attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
     return attr_val
 
 
+#: What a tracer has after a trace: other threads may be between its call and what it records yet.
+_AFTER = {"call_module": _run, "getattr": _as_it_is}
+
+
 @wraps(_trace)
 def _own_thread_alone(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
     own = threading.get_ident()
-    for name in ("call_module", "getattr"):  # of its last trace
-        vars(self).pop(name, None)
+    for name, ours in _AFTER.items():
+        if vars(self).get(name) is ours:
+            delattr(self, name)
     record_call, record_attribute = self.call_module, self.getattr
 
     def call_module(m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -70,7 +75,7 @@ def _own_thread_alone(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
             return _trace(self, *args, **kwargs)
         finally:
             _here.traces -= 1
-            vars(self).update(call_module=_run, getattr=_as_it_is)  # other threads may be between the two yet
+            vars(self).update(_AFTER)
 
 
 @wraps(_is_tracing)
