@@ -236,7 +236,8 @@ def _takes_parameters(call: Callable[..., Any], config: ModelTable, path: Path) 
 
 
 def _signature(call: Callable[..., Any] | None) -> inspect.Signature | None:
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    # of none a keyword: TorchScript knows nothing of a request's `parameters`
+    kind, empty = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.empty
     try:
         if not isinstance(call, torch.ScriptMethod):
             return None if call is None else inspect.signature(call)

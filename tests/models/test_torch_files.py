@@ -162,6 +162,15 @@ def test_inputs_of_torchscript_are_in_the_order_of_its_arguments(tmp_path, how):
     assert "arguments of 'model.pt', without gaps: x, scale, got scale, x" in refused(folders[1])
 
 
+class WithParameters(nn.Module):
+    def forward(self, x, parameters: torch.Tensor | None = None):
+        return x if parameters is None else x * parameters
+
+
+def test_torchscript_is_given_no_parameters_of_requests(tmp_path):
+    answers_as(loaded(folder_with(tmp_path, "model.pt", torch.jit.script(WithParameters()).save)), nn.Identity())
+
+
 def test_an_exported_model_takes_keywords_dicts_and_lists_in_their_order(tmp_path):
     a, b, c, scale, x = torch.ones(5, 2, 3).unbind()  # of one tensor given twice torch makes one input
     batch = {0: torch.export.Dim.DYNAMIC}

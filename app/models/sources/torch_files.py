@@ -55,7 +55,7 @@ class _Structured(nn.Module):
     def __init__(self, module: nn.Module, spec: Any, given: Sequence[Any], tensors: Sequence[Any]) -> None:
         super().__init__()
         self.module, self.spec, self.given = module, spec, given
-        self.__signature__ = Signature([Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD) for one in tensors])
+        self.__signature__ = Signature([Parameter(one.name, Parameter.POSITIONAL_ONLY) for one in tensors])
 
     def forward(self, *values: Any) -> Any:
         rest = iter(values)
