@@ -92,7 +92,7 @@ class IdleMeasurement:
                 measured = await self._run(self._batches(point), expected)
                 timed = [one.timed for one in measured]
             except RuntimeError:
-                if not point.length:
+                if not point.length or self._device.dead() is not None:
                     raise
                 sampler.drop(point)
                 continue

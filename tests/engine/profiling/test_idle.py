@@ -326,6 +326,19 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
 
 
 @virtual
+async def test_a_device_that_dies_at_a_length_is_no_length_to_skip(tmp_path: Path):
+    """The next server measures the model again, instead of keeping what lacks most lengths."""
+
+    def fate(pushed: Pushed) -> Fate:
+        length = pushed.job.executor.pool.lengths["tokens"][pushed.job.slots[0]]
+        return Fate(fault=Fault.DEVICE if length == 8 else None)
+
+    async with measuring(by_tokens(), device=device(4, fate=fate), profiles=ProfileCache(tmp_path)) as rig:
+        assert rig.device.dead()
+        assert (origins(rig), files(tmp_path)) == (["warm-up"], [])
+
+
+@virtual
 async def test_sizes_have_half_of_the_time_before_lengths_do():
     async with serving(by_tokens(), profile_budget_s=0.12) as rig:
         takes_by_length(rig, lambda size, length: size * length * MS // 16)
