@@ -209,7 +209,8 @@ def to_json(values: Array, name: str) -> Any:
 
 def written(values: Array) -> bytes:
     """The JSON of an array of numbers. Of a large one in slices: for each, orjson keeps the interpreter lock."""
-    step = max(1, QUICK_VALUES * len(values) // max(1, values.size))
+    if not (step := QUICK_VALUES * len(values) // max(1, values.size)):  # each of them is larger than a slice
+        return b"[%s]" % b",".join(map(written, values))
     parts = (values[at : at + step] for at in range(0, len(values), step))
     return b"[%s]" % b",".join([orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1] for part in parts])
 

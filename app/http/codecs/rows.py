@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+from app.contract import QUICK_VALUES, Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, text_of
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import Codec, DecodedCall
@@ -156,8 +156,14 @@ def plain_rows(info: ModelInfo, outputs: Sequence[Rows]) -> Any:
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(info.outputs, outputs, strict=True)}
     if len(columns) == 1:
         (column,) = columns.values()
-        return orjson.Fragment(written(column)) if isinstance(column, np.ndarray) else column
-    return [{name: column[row] for name, column in columns.items()} for row in range(len(outputs[0]))]
+        return _sliced(column) if isinstance(column, np.ndarray) else [*map(_sliced, column)]
+    return [{name: _sliced(column[row]) for name, column in columns.items()} for row in range(len(outputs[0]))]
+
+
+def _sliced(value: Any) -> Any:
+    """A value for `json_text`. A large array is its JSON already."""
+    large = isinstance(value, np.ndarray) and value.size > QUICK_VALUES
+    return orjson.Fragment(written(value)) if large else value
 
 
 def json_text(value: Any, model: str) -> bytes:
@@ -187,7 +193,7 @@ def json_rows(spec: TensorSpec, array: Rows) -> Any:
 def _labelled(spec: TensorSpec, value: Any) -> Any:
     """A vector of scores of an output with labels, as an object with the label of the highest; null if that is NaN."""
     if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
-        return value
+        return _sliced(value)
     best = int(np.argmax(value))  # NaN counts as the highest
     return {"label": None if np.isnan(value[best]) else spec.labels[best], "scores": value}
 

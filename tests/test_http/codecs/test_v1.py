@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from app.contract import UNBOUNDED, Answer, Array, Batching
+from app.contract import QUICK_VALUES, UNBOUNDED, Answer, Array, Batching
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.rows import V1, json_text, own_rows, plain_rows, present_rows
@@ -139,6 +139,30 @@ def test_outputs_by_name() -> None:
     assert shown(two, ROWS[:1], texts[:1]) == [first]
     assert shown(two, ROWS[:1], texts[:1], single=True) == first
     assert encoded(plain_rows(VECTOR.info, [ROWS])) == [first["y"], second["y"]]
+
+
+def test_large_arrays_are_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a single row: for each orjson keeps the interpreter lock, in which no other request is served."""
+    sizes, dumps = list[int](), orjson.dumps
+
+    def largest(value: Any) -> int:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return value.size if isinstance(value, np.ndarray) else max(map(largest, parts), default=0)
+
+    def seen(value: Any, **options: Any) -> bytes:
+        sizes.append(largest(value))
+        return dumps(value, **options)
+
+    one = served("one", VECTOR.info.inputs, (spec("y", "FP32", 2 * QUICK_VALUES),))
+    two = served("two", VECTOR.info.inputs, (*one.info.outputs, spec("z", "FP32", 2 * QUICK_VALUES)))
+    rows = np.ones((1, 2 * QUICK_VALUES), np.float32)
+    row = rows[0].tolist()
+    monkeypatch.setattr(orjson, "dumps", seen)
+    assert shown(one, rows, single=True) == {"y": row}
+    assert encoded(plain_rows(one.info, [rows])) == [row]
+    assert encoded(plain_rows(one.info, [[rows[0], rows[0, :2]]])) == [row, [1, 1]]
+    assert encoded(plain_rows(two.info, [rows, rows])) == [{"y": row, "z": row}]
+    assert max(sizes) == QUICK_VALUES
 
 
 def test_rows_are_as_long_as_each_ran() -> None:
