@@ -212,7 +212,7 @@ def explain(error: ValidationError, table: type[BaseModel]) -> str:
         text = str(first["ctx"]["error"])
         # a validator of a whole table names the key within it
         return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
-    wanted = first["msg"].removeprefix("Input should be ").partition(", unable to parse")[0]
+    wanted = first["msg"].removeprefix("Input should be ").partition(", unable to")[0]
     wanted = wanted.replace("valid integer", "integer").replace("a valid ", "a ")
     return f"{where}: expected {wanted.replace('a integer', 'an integer')}, got {first['input']!r}"
 
