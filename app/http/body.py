@@ -57,7 +57,7 @@ class HeldBodies:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.held = 0  # bytes that have arrived and are not yet released
+        self.held = 0  # bytes that are not yet released
 
     def check(self, headers: dict[bytes, bytes], most: int) -> None:
         """Check the headers before the body is read. Raises LengthRequired, TooLarge or QueueFull."""
