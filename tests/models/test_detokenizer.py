@@ -152,3 +152,18 @@ def test_an_end_that_may_become_a_stop_string_is_held_back(stop):
     for text in map("".join, product("ab", repeat=6)):
         ends = (len(text) - size for size in range(len(stop), 0, -1) if text.endswith(stop[:size]))
         assert Text._before(SimpleNamespace(text=text), stop) == next(ends, len(text))
+
+
+class Counted(str):
+    tried = 0
+
+    def startswith(self, *given):
+        self.tried += 1
+        return super().startswith(*given)
+
+
+def test_a_long_stop_string_is_tried_where_it_may_begin():
+    """For each token of each stream: all places took a thousand times as long."""
+    stop = Counted("stop" * 1000)
+    assert Text._before(SimpleNamespace(text="no " * 1000 + "s"), stop) == 3000
+    assert stop.tried == 1

@@ -104,8 +104,10 @@ class Text:
     def _before(self, stop: str) -> int:
         """The length of the text without an end that may become this stop string."""
         text = self.text
-        ends = (at for at in range(max(0, len(text) - len(stop)), len(text)) if stop.startswith(text[at:]))
-        return next(ends, len(text))
+        place = text.find(stop[0], max(0, len(text) - len(stop)))  # few are tried, of a stop string of any length
+        while place >= 0 and not stop.startswith(text[place:]):
+            place = text.find(stop[0], place + 1)
+        return len(text) if place < 0 else place
 
 
 class TextDecoder(nn.Module):
