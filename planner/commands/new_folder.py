@@ -20,13 +20,13 @@ from app.errors import ConfigError
 from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.model_files import file_at
 from app.models.repository import NAME
+from app.models.sources.onnx_files import external_files
 from app.models.sources.opening import MODEL_FILES
 from app.values.tensors import v2_request
 from planner.commands.checked_models import Checked, check
 from planner.commands.scaffold.draft import source_in, write_likeliest
 from planner.commands.scaffold.guess import InputTables, request_row, specs_of
 from planner.commands.scaffold.new_task import is_same, names_task, write_task
-from planner.commands.scaffold.onnx_files import external_files
 
 _GIVEN = re.compile(r"(\S.*?):([A-Z]+\d*)\[([^\]]*)\]")
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from app.errors import ConfigError
+from app.models.sources.onnx_files import external_files
+from app.models.sources.onnx_model import OnnxModel
 from planner.commands.new_folder import make
-from planner.commands.scaffold.onnx_files import external_files
 
 from . import onnx_graphs
 
@@ -55,6 +57,14 @@ def test_new_copies_all_files_of_weights(tmp_path, first, second):
     made = make(tmp_path / "net", str(path), [])
     assert made.checked.error == ""
     assert set(made.files) == {"net.onnx", first, second, "model.toml", "request.json"}
+
+
+def test_weights_may_be_written_over_while_they_serve(tmp_path):
+    served = OnnxModel(graph_in(tmp_path, "weights.bin", "weights.bin"), ["x"], ["y"])
+    before = served(torch.ones(1, 3))[0]
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    assert served(torch.ones(1, 3))[0].tolist() == before.tolist() == [[7, 7]]
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../weights.bin", "a/../../weights.bin"])

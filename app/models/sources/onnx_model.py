@@ -16,6 +16,7 @@ from app.models.description.config import FILE_NAME, ModelTable, parse_config
 from app.models.description.config_tables import AXIS_NAME, TensorTable, is_fixed
 from app.models.model_files import file_at
 from app.models.sources.imports import optional
+from app.models.sources.onnx_files import external_files
 
 #: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that
 #: onnxruntime takes, the others have no V2 datatype.
@@ -68,6 +69,10 @@ def open_session(path: Path, threads: int) -> Any:
     options.log_severity_level = _FATAL
     # Threads that spin between two batches would take the cores of the event loop.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Copied: onnxruntime would map them, and who writes over such a file changes answers, or ends the server by SIGBUS.
+    beside = external_files(path)
+    weights = [file_at(path.parent / name).read_bytes() for name in beside]
+    options.add_external_initializers_from_files_in_memory(beside, weights, list(map(len, weights)))
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each error code
