@@ -91,6 +91,6 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
 
 def _allowed(request: Request) -> str:
     """The methods of a path. The router names those of one route only, and a path may have several routes."""
-    scopes = [{**request.scope, "method": method} for method in METHODS]
+    scopes = [{**request.scope, "method": method} for method in (*METHODS, "OPTIONS")]
     found = (one for one in scopes if any(route.matches(one)[0] is Match.FULL for route in request.app.routes))
     return ", ".join(one["method"] for one in found)

@@ -16,6 +16,7 @@ from app.lifecycle import Lifecycle
 LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
 READY_PATHS = ("/v2/health/ready", "/readyz", "/ping", "/health")
 ROOT = "/"
+_METHODS = ["GET", "HEAD", "OPTIONS"]  # the last is how HAProxy asks unless it is told otherwise
 
 router = APIRouter()
 
@@ -36,7 +37,7 @@ async def ready(request: Request) -> JSONResponse:
     return JSONResponse(body) if reason is None else JSONResponse(body, 503, {"Retry-After": "1"})
 
 
-@router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
+@router.api_route(ROOT, methods=_METHODS, include_in_schema=False)
 async def root(request: Request) -> Response:
     """Liveness in the form of V1, for programs. A browser is redirected to the live page."""
     if request.state.settings.pages and "text/html" in request.headers.get("accept", ""):
@@ -53,4 +54,4 @@ def _health(request: Request) -> Lifecycle:
 
 
 for _path, _probe in {**dict.fromkeys(LIVE_PATHS, live), **dict.fromkeys(READY_PATHS, ready)}.items():
-    router.add_api_route(_path, _probe, methods=["GET", "HEAD"])
+    router.add_api_route(_path, _probe, methods=_METHODS)

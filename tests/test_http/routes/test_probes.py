@@ -51,6 +51,7 @@ async def test_a_probe_says_why_it_fails_and_head_is_get_without_a_body(
     status = 503 if why else 200
     assert (answer.status_code, answer.json()) == (status, {word: not why, **({"reason": why} if why else {})})
     assert (headed.status_code, headed.headers) == (status, answer.headers)
+    assert (await http.options(path)).json() == answer.json()
     assert answer.headers.get("retry-after") == ("1" if word == "ready" and why else None)
     connection = Connection(probes_app(), state={"health": health})  # httpx would hide a body
     connection.send(b"HEAD %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
@@ -68,5 +69,5 @@ async def test_verbose_readiness_has_the_lines_of_the_index(http: httpx.AsyncCli
 
 async def test_other_methods(http: httpx.AsyncClient) -> None:
     answer = await http.post("/livez")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
     assert answer.json() == {"error": "POST is not allowed on /livez"}
