@@ -200,7 +200,8 @@ def _config(app: HttpApp, settings: Settings, tls: Certificate | None) -> uvicor
         HttpProtocol,
         take=app.fast_path.take,
         body_timeout_s=settings.body_timeout_s,
-        idle=IdleConnections(settings.keep_alive_s, settings.max_connections, app.resources.bodies.add),
+        idle=IdleConnections(settings.keep_alive_s, settings.max_connections),
+        hold=app.resources.bodies.add,
     )
     return uvicorn.Config(
         app,

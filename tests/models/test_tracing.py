@@ -94,7 +94,7 @@ def test_a_compiled_model_runs_while_another_is_traced():
 
 
 @pytest.mark.usefixtures("one_at_a_time")
-def test_a_call_that_begins_in_a_trace_and_goes_on_after_it_is_of_its_own_model():
+def test_a_call_that_outlives_a_trace_is_of_its_own_model():
     begun = []
 
     class Net(nn.Module):

@@ -11,8 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.contract import Answer, FinishedBatch, Front, GeneratedText, ModelCall, ModelInfo, Served, Translated
-from app.contract.specs import QUICK_VALUES
+from app.contract import (
+    QUICK_VALUES,
+    Answer,
+    FinishedBatch,
+    Front,
+    GeneratedText,
+    ModelCall,
+    ModelInfo,
+    Served,
+    Translated,
+)
 from app.errors import BadRequest, BadText, StarlingError
 from app.http.body import Limits, RequestHeaders
 

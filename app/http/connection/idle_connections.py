@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 _AT_LEAST_S = 1.0  # a connection answered more recently may have its next request on the way
@@ -39,14 +38,14 @@ class IdleConnections:
 
     `seconds`: most time from the accept or the last answer to the end of the next head, and in which a client reads
     nothing. `most`: connections that may be open; near that limit each new connection closes the one that has waited
-    longest. `hold` is called with how many more bytes clients have still to read; `bool` does nothing with it.
+    longest.
 
     Each connection has a timer. Requests and answers do not touch it: it looks when its time has come, and is set again
     for the rest.
     """
 
-    def __init__(self, seconds: float, most: int = sys.maxsize, hold: Callable[[int], object] = bool) -> None:
-        self._seconds, self.hold = seconds, hold
+    def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
+        self._seconds = seconds
         self._near = most - most // _NEAR
         self._timers: dict[IdleConnection, asyncio.TimerHandle] = {}
         #: Near the limit: those that waited at `_looked`, the longest waiting first, and since when.
