@@ -18,8 +18,7 @@ from starlette.routing import Match
 
 from app.errors import BodyTimeout, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
 from app.http.answers import CLOSE, header_list
-from app.http.inference_routes import find_route
-from app.http.paths import has_openai_form, instead_of, strip_prefix
+from app.http.paths import has_openai_form, strip_prefix
 
 #: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}
@@ -72,12 +71,10 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
     path = strip_prefix(request.scope.get("root_path", ""), request.scope["path"])
     if isinstance(exc, HTTPException):  # the router's, which names neither path nor method
-        instead = f"POST {path[:-1]}" if path.endswith("/") and find_route(path[:-1], b"") else instead_of(path)
-        hint = f"; call {instead}" if instead else ""
         if exc.status_code == MethodNotAllowed.status and ":" not in path:
-            exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}{hint}")
+            exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
         elif exc.status_code in (MethodNotAllowed.status, NotFound.status):  # V1's `:explain`, which is no model's name
-            exc = NotFound(f"no such route: {request.url.path}{hint}")
+            exc = NotFound(f"no such route: {request.url.path}")
     status, head, body = error_parts(exc, has_openai_form(path))
     if status == MethodNotAllowed.status:
         head += b"allow: %s\r\n" % _allowed(request).encode()

@@ -146,7 +146,7 @@ def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     assert client.models.retrieve("writer").id == "writer"
     with pytest.raises(openai.NotFoundError, match="Request for unknown model: 'nobody' is not found"):
         client.models.retrieve("nobody")
-    with pytest.raises(openai.NotFoundError, match=r"no such route: /v1/responses; call POST /v1/chat/completions"):
+    with pytest.raises(openai.NotFoundError, match="no such route: /v1/responses"):
         client.responses.create(model="writer", input=TEXT)
 
 
