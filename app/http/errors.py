@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
 
 from app.errors import BodyTimeout, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError, as_starling_error
 from app.http.answers import CLOSE, header_list
@@ -69,25 +68,17 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
 
 
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
-    path = strip_prefix(request.scope.get("root_path", ""), request.scope["path"])
+    path, allow = strip_prefix(request.scope.get("root_path", ""), request.scope["path"]), b""
     if isinstance(exc, HTTPException):  # the router's, which names neither path nor method
         if exc.status_code == MethodNotAllowed.status and ":" not in path:
+            allow = b"allow: %s\r\n" % ", ".join(sorted((exc.headers or {})["Allow"].split(", "))).encode()
             exc = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
         elif exc.status_code in (MethodNotAllowed.status, NotFound.status):  # V1's `:explain`, which is no model's name
             exc = NotFound(f"no such route: {request.url.path}")
     status, head, body = error_parts(exc, has_openai_form(path))
-    if status == MethodNotAllowed.status:
-        head += b"allow: %s\r\n" % _allowed(request).encode()
-    elif status == BodyTimeout.status:  # the server waits no longer (RFC 9110, 15.5.9)
+    if status == BodyTimeout.status:  # the server waits no longer (RFC 9110, 15.5.9)
         head += CLOSE
     rejected[as_starling_error(exc).code] += 1
     response = Response(body, status)
-    response.raw_headers = header_list(head)
+    response.raw_headers = header_list(head + allow)
     return response
-
-
-def _allowed(request: Request) -> str:
-    """The methods of a path. The router names those of one route only, and a path may have several routes."""
-    scopes = [{**request.scope, "method": method} for method in (*METHODS, "OPTIONS")]
-    found = (one for one in scopes if any(route.matches(one)[0] is Match.FULL for route in request.app.routes))
-    return ", ".join(one["method"] for one in found)
