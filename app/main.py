@@ -43,9 +43,9 @@ from app.observe.prometheus import of_server, render
 from app.observe.tracing.setup import tracer_of
 from app.scheduler.policies import policy_class
 from app.settings import MIB, Settings
+from app.ui import page
 from app.ui.history import Machine
 from app.ui.hub import Hub
-from app.ui.page import Page
 
 log = logging.getLogger("starling")
 
@@ -172,11 +172,10 @@ def _add_pages(app: FastAPI, settings: Settings, auth: Auth) -> frozenset[str]:
     """Add the pages for people. Returns the paths that need no key."""
     if not settings.pages:
         return frozenset()
-    page = Page()
     app.include_router(page.router)
     keyed, admin = auth.keys is not None, auth.control == "admin"
     app.include_router(docs_router(Document(keyed=keyed, admin=admin, root_path=settings.root_path)))
-    return page.open_paths | OPEN_PATHS
+    return page.OPEN_PATHS | OPEN_PATHS
 
 
 def _about(device: Device, auth: Auth, device_memory: int | None) -> dict[str, Any]:

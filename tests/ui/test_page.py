@@ -16,7 +16,7 @@ from lifespan import serving, with_state
 from app.main import create_app
 from app.settings import Settings
 from app.ui.hub import Watcher
-from app.ui.page import _FOLDER, EventStream, Page
+from app.ui.page import _FOLDER, OPEN_PATHS, EventStream
 
 FILES = sorted(path.name for path in _FOLDER.iterdir())
 KEY = "sesame"
@@ -55,7 +55,7 @@ async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
     """The page and its files need no key either way; its events do."""
     async with serving(made(tmp_path, root_path="/a/b")) as (client, _):
         for prefix in ("", "/a/b"):
-            for path in (*sorted(Page().open_paths - {"/ui/"}), "/docs"):
+            for path in (*sorted(OPEN_PATHS - {"/ui/"}), "/docs"):
                 assert (await client.get(prefix + path)).status_code == 200, prefix + path
             slash = await client.get(f"{prefix}/ui/")
             assert slash.next_request is not None
@@ -106,12 +106,11 @@ async def test_events_come_until_the_client_goes(tmp_path: Path) -> None:
         assert found == [f"event: {name}".encode() for name in ("hello", "history", "models", "tick", "tick")]
         gone.set()
         await asyncio.wait_for(task, 5)
-    assert sent.get_nowait() == {"type": "http.response.body", "body": b""}
 
 
-async def test_a_page_that_reads_nothing_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ui.page._PATIENCE_S", 0.01)
-    left, never = asyncio.Event(), asyncio.Event()
+async def test_a_page_that_reads_nothing_leaves_its_place_with_its_connection() -> None:
+    """Which the server closes: see test_a_client_that_does_not_read_its_answers_is_cut."""
+    left, gone, writes = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @contextmanager
     def watching() -> Iterator[Watcher]:
@@ -121,13 +120,18 @@ async def test_a_page_that_reads_nothing_leaves_its_place(monkeypatch: pytest.Mo
         left.set()
 
     async def receive() -> Any:
-        await never.wait()
+        await gone.wait()
+        return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":
-            await never.wait()
+            writes.set()
+            await asyncio.Event().wait()
 
     stream: Any = EventStream(SimpleNamespace(watching=watching))  # type: ignore[arg-type]
-    task = asyncio.create_task(stream({}, receive, send))
-    await asyncio.wait_for(left.wait(), 5)
-    task.cancel()
+    task = asyncio.create_task(stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send))
+    await writes.wait()
+    assert not left.is_set()
+    gone.set()
+    await asyncio.wait_for(task, 5)
+    assert left.is_set()
