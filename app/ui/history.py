@@ -1,13 +1,11 @@
 """The history that the page shows when it is opened: a sample every ten seconds, of the last fifteen minutes.
 
-A sample is four numbers of four bytes for each loaded model and for the process: 1.4 kB each in all.
+A sample is a few numbers for each loaded model and for the process: 15 kB each in all.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from app.observe.metrics import ModelStats
@@ -15,7 +13,8 @@ from app.observe.snapshot import Gauges, Snapshot
 
 EVERY_US = 10_000_000
 SAMPLES = 90
-_WIDTH = 4  # numbers of a sample
+
+Track = deque[list[float]]
 
 
 class Machine(NamedTuple):
@@ -34,8 +33,8 @@ class History:
         self._cpu_s = 0.0
         self._counts: dict[ModelStats, tuple[int, int]] = {}  # calls that succeeded and failed, at the last sample
         # All tracks end with the last sample; that of a model loaded later is shorter.
-        self._process: array[float] = array("f")
-        self._models: dict[tuple[str, str], array[float]] = {}
+        self._process: Track = deque(maxlen=SAMPLES)
+        self._models: dict[tuple[str, str], Track] = {}
 
     def due(self, at: int) -> bool:
         return not self._at or at - self._at[-1] >= EVERY_US
@@ -46,18 +45,18 @@ class History:
         cores = (machine.cpu_s - self._cpu_s) / span_s if span_s else 0.0
         self._at.append(at)
         self._cpu_s = machine.cpu_s
-        _append(self._process, (cores, machine.memory, machine.device_memory, 0.0))
+        self._process.append([round(cores, 2), machine.memory, machine.device_memory])
         counts = {one.stats: _counts(one.stats) for one in snapshot.models}
         sums: dict[tuple[str, str], list[float]] = {}
         for one in snapshot.models:
             # During a reload there are two programs of a version, and both have calls: they are added.
             key = one.stats.model, one.stats.version
             values = self._values(one, counts[one.stats], span_s)
-            sums[key] = [a + b for a, b in zip(sums.get(key, [0.0] * _WIDTH), values, strict=True)]
+            sums[key] = [a + b for a, b in zip(sums.get(key, [0.0] * len(values)), values, strict=True)]
         self._counts = counts
-        self._models = {key: self._models.get(key, array("f")) for key in sums}
+        self._models = {key: self._models.get(key, deque(maxlen=SAMPLES)) for key in sums}
         for key, values in sums.items():
-            _append(self._models[key], values)
+            self._models[key].append([round(value, 2) for value in values])
 
     def _values(self, one: Gauges, counts: tuple[int, int], span_s: float) -> list[float]:
         before = self._counts.get(one.stats, (0, 0))
@@ -68,22 +67,12 @@ class History:
         """For the page: lists of samples, oldest first."""
         return {
             "at": list(self._at),
-            "process": _samples(self._process),  # cores, memory, device memory
+            "process": list(self._process),  # cores, memory, device memory
             "models": [
-                {"name": name, "version": version, "samples": _samples(values)}  # answered/s, failed/s, rows waiting
-                for (name, version), values in self._models.items()
+                {"name": name, "version": version, "samples": list(track)}  # answered/s, failed/s, rows waiting
+                for (name, version), track in self._models.items()
             ],
         }
-
-
-def _append(track: array[float], values: Sequence[float]) -> None:
-    track.extend(values)
-    del track[: -SAMPLES * _WIDTH]
-
-
-def _samples(track: array[float]) -> list[list[float]]:
-    rounded = [round(value, 2) for value in track]
-    return [rounded[i : i + _WIDTH] for i in range(0, len(rounded), _WIDTH)]
 
 
 def _counts(stats: ModelStats) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The history has the rates between its samples, for as long as it says, in as little memory as it says."""
+"""The history has the rates between its samples, for as long as it says."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def test_samples_have_rates_and_what_is_used() -> None:
     assert history.due(EVERY_US)
     history.add(EVERY_US, Snapshot([gauges(answered(stats, 20, 5), 7)], []), Machine(16.0, 128, 256))
     assert samples(history) == [[0, 0, 0, 1], [2, 0.5, 7, 1]]
-    assert history.as_dict()["process"] == [[0, 64, 0, 0], [1.5, 128, 256, 0]]
+    assert history.as_dict()["process"] == [[0, 64, 0], [1.5, 128, 256]]
