@@ -139,11 +139,6 @@ def check_rows(info: ModelInfo, rows: int) -> None:
         )
 
 
-def is_made(info: ModelInfo, name: object) -> bool:
-    """Whether the server itself makes the input of this name, so that clients may not send it."""
-    return any(spec.made and spec.name == name for spec in info.inputs)
-
-
 def slow_to_encode(served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> bool:
     """Whether `encode` would block the event loop for too long, so that a helper thread runs it."""
     if (front := codec.front(served)) is None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, ModelFailed
-from app.http.codecs.base import DecodedCall, check_rows, is_made
+from app.http.codecs.base import DecodedCall, check_rows
 from app.values.arrays import cast_array, joined_rows
 from app.values.tensors import check_shape, is_base64, parse_values, shown
 
@@ -184,26 +184,10 @@ def by_name(value: object, spec: TensorSpec) -> bool:
 def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
     """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
     names = [spec.name for spec in info.client_inputs]
-    if not isinstance(value, dict) or len(value) != len(names) or not all(name in value for name in names):
-        raise _misnamed(info, value, field)
+    if not isinstance(value, dict) or value.keys() != set(names):
+        got = f"one with {shown([*value], 200)}" if isinstance(value, dict) else shown(value)
+        raise BadRequest(f"{field}: expected an object with {input_names(info.client_inputs)}, got {got}")
     return {name: value[name] for name in names}
-
-
-def _misnamed(info: ModelInfo, value: Any, field: str) -> BadRequest:
-    """The error for a JSON value that is not an object with exactly the inputs."""
-    inputs = info.client_inputs
-    expected = f"expected an object with {input_names(inputs)}"
-    if not isinstance(value, dict):
-        return BadRequest(f"{field}: {expected}")
-    made = next((name for name in value if is_made(info, name)), None)
-    if made is not None:
-        return BadRequest(f"{field}: input {made!r} is made by the server; {expected}")
-    names = [spec.name for spec in inputs]
-    missing = next((name for name in names if name not in value), None)
-    if missing is not None:
-        return BadRequest(f"{field}: input {missing!r} is missing; {expected}")
-    unknown = next(name for name in value if name not in names)
-    return BadRequest(f"{field}: unknown input {shown(unknown)}; {expected}")
 
 
 def _measure(value: Any, depth: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import orjson
 
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge, bad_field
-from app.http.codecs.base import DecodedCall, is_made
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.v2_binary import from_bytes
 from app.values.tensors import check_shape, pack_values, shown
 
@@ -206,7 +206,7 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
     specs = {spec.name: spec for spec in info.client_inputs}
     offset = 0
     for index, tensor in enumerate(inputs):
-        spec = _spec_of(tensor, specs, index, info)
+        spec = _spec_of(tensor, specs, index)
         where = f"inputs[{index}] ({spec.name})"
         if spec.name in found:
             raise BadRequest(f"{where}.name: given twice")
@@ -240,14 +240,13 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
     return [spans[name] for name in specs] if len(spans) == len(specs) else None
 
 
-def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int, info: ModelInfo) -> TensorSpec:
+def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int) -> TensorSpec:
     if type(tensor) is not dict:
         raise BadRequest(f"inputs[{index}]: expected an object with name, shape, datatype and data")
     name = tensor.get("name")
     spec = specs.get(name) if type(name) is str else None
     if spec is None:
-        made = ", which is made by the server" if is_made(info, name) else ""
-        raise BadRequest(f"inputs[{index}].name: expected one of {', '.join(specs)}, got {shown(name)}{made}")
+        raise BadRequest(f"inputs[{index}].name: expected one of {', '.join(specs)}, got {shown(name)}")
     return spec
 
 
