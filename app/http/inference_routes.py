@@ -7,10 +7,11 @@ bodies have no place for them. V2 bodies have both, and V2 clients send queries 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
+
+from starlette.routing import compile_path
 
 from app.contract import CLASSES, Klass
 from app.errors import BadRequest
@@ -62,14 +63,11 @@ class Route:
     openai: bool = False
 
 
-def _patterns() -> Iterator[tuple[re.Pattern[str], str, Codec]]:
-    for path, codec in _BY_PATH.items():
-        for template in dict.fromkeys((path, path.replace("/models/{model}", "/models/{model}/versions/{version}"))):
-            name = "[^/:]+" if ":" in template else "[^/]+"
-            yield re.compile(re.sub(r"{(\w+)}", rf"(?P<\1>{name})", template)), template, codec
-
-
-_PATTERNS = [*_patterns()]
+_PATTERNS = [
+    (compile_path(template)[0], template, codec)
+    for path, codec in _BY_PATH.items()
+    for template in dict.fromkeys((path, path.replace("/models/{model}", "/models/{model}/versions/{version}")))
+]
 
 
 def find_route(path: str, query: bytes) -> Route | None:
