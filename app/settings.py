@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -96,7 +96,7 @@ class Settings(BaseModel):
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
     cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
-    workers: tuple[int, ...] = Field(
+    workers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="Capacities in rows: 4x32 for four of 32, or 1,2,4. [one of any size]"
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
@@ -158,20 +158,13 @@ class Settings(BaseModel):
 
     @field_validator("cors_origins", mode="before")
     @classmethod
-    def _several_origins(cls, value: object) -> object:
+    def _origins(cls, value: str | Iterable[str]) -> list[str]:
         given = [value] if isinstance(value, str) else value
-        if not isinstance(given, list | tuple):
-            return given
-        return [part for one in given for part in re.split(r"[,\s]+", str(one)) if part]
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _origins_are_such(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        lower = tuple(origin.lower() for origin in value)  # as browsers send them
-        wrong = next((origin for origin in lower if not _ORIGIN.fullmatch(origin)), None)
+        origins = [part.lower() for one in given for part in re.split(r"[,\s]+", one) if part]  # as browsers send them
+        wrong = next((origin for origin in origins if not _ORIGIN.fullmatch(origin)), None)
         if wrong is not None:
             raise ValueError(f"expected * or origins such as https://app.example.com, without a path, not {wrong!r}")
-        return lower
+        return origins
 
     @field_validator("device")
     @classmethod
@@ -185,8 +178,6 @@ class Settings(BaseModel):
         cores = cpu_cores()
         if self.threads is not None and self.threads > cores:
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
-        if any(capacity < 1 for capacity in self.workers):
-            raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError("tls_cert: expected a certificate beside tls_key")
         return self
@@ -226,12 +217,6 @@ def capacities(text: str) -> list[str]:
             raise ValueError(f"expected capacities such as 32,32 or 2x32, got {text!r}")
         found += [rows] * int(count or 1)
     return found
-
-
-def shown_workers(workers: Sequence[int]) -> str:
-    """Capacities in the form that `capacities` parses."""
-    alone = len(workers) == 1 and workers[0] < _LONE_CAPACITY
-    return f"1x{workers[0]}" if alone else ",".join(map(str, workers))
 
 
 def settings_from(given: dict[str, Any]) -> Settings:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from app.settings import shown_workers
-
 
 def print_json(found: Sequence[Any]) -> None:
     """One object, or a list of several."""
@@ -18,7 +16,7 @@ def print_json(found: Sequence[Any]) -> None:
 def serve_flags(threads: int | None, workers: Sequence[int]) -> str:
     """The size of a server as flags of `starling serve`."""
     parts = [] if threads is None else [f"--threads {threads}"]
-    parts.append(f"--workers {shown_workers(workers)}")
+    parts.append(f"--workers {f'1x{workers[0]}' if len(workers) == 1 else ','.join(map(str, workers))}")
     return " ".join(parts)
 
 

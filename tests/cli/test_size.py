@@ -75,7 +75,7 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
 
 def test_runs_are_simulated_in_processes() -> None:
     found = invoke("size", "--requests", "200", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150")
-    assert "starling serve MODEL_FOLDER --workers 32\n" in found.stdout
+    assert "starling serve MODEL_FOLDER --workers 1x32\n" in found.stdout
 
 
 @pytest.mark.usefixtures("one_process")
@@ -108,7 +108,7 @@ def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     other = printed("--model", "echo", "--format", "binary", *options)
     assert (other["format"], other["http"]["source"]) == ("binary", "assumed")
     assert f"--model echo={ECHO}" in got["command"] or "--model echo=app/models/demo/echo" in got["command"]
-    assert got["command"].endswith(" --threads 3 --workers 32")
+    assert got["command"].endswith(" --threads 3 --workers 1x32")
     by_folder = printed("--model", str(ECHO), "--http-us", "50", *options)
     assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
 
