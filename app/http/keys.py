@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.contract import CLASSES, Klass
-from app.errors import ConfigError, Forbidden, QueueFull
+from app.errors import ConfigError, Forbidden, QueueFull, as_config_error
 from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.keys")
@@ -83,12 +83,10 @@ class Keys:
         Raises ConfigError if the file cannot be read, has no key, or has a line that is not a key.
         """
         where = f"{self._name}_file {file}"
+        with as_config_error(f"{self._name}_file"), file.open("rb") as opened:
+            data = opened.read(_LARGEST_FILE + 1)
         try:
-            with file.open("rb") as opened:
-                data = opened.read(_LARGEST_FILE + 1)
             lines = data.decode("utf-8-sig").splitlines()
-        except OSError as exc:
-            raise ConfigError(f"{where}: {exc.strerror or exc}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{where}: expected text in UTF-8") from None
         if len(data) > _LARGEST_FILE:

@@ -6,7 +6,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from app.errors import ConfigError
+from app.errors import ConfigError, as_config_error
 from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.tls")
@@ -46,10 +46,8 @@ class Certificate:
         cert, key = self._files
         for name, path in (("tls_cert", cert), ("tls_key", key)):
             if path is not None:
-                try:
+                with as_config_error(name):
                     path.open("rb").close()  # errors of `load_cert_chain` do not name the file
-                except OSError as exc:
-                    raise ConfigError(f"{name} {path}: {exc.strerror or exc}") from None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)  # TLS 1.2 or newer
         context.set_alpn_protocols(["http/1.1"])
         files = f"tls_cert {cert}" if key is None else f"tls_cert {cert}, tls_key {key}"
@@ -61,8 +59,6 @@ class Certificate:
             raise ConfigError(f"{files}: {wrong}") from None
         except _Encrypted:
             raise ConfigError(f"{files}: the key is encrypted: expected one without a password") from None
-        except OSError as exc:
-            raise ConfigError(f"{files}: {exc.strerror or exc}") from None
         return context
 
 

@@ -51,7 +51,7 @@ def test_two_files_and_one(files: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cert", "key", "words"),
     [
-        ("first.pem", "nowhere", "tls_key .*nowhere: No such file"),
+        ("first.pem", "nowhere", "tls_key: .*nowhere: No such file"),
         ("first.pem", "second.key", "the key is another certificate's"),
         ("first.pem", "first.pem", "expected a certificate and its key as PEM"),
         ("first.pem", "encrypted.key", "the key is encrypted"),
