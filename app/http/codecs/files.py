@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import ModelInfo, Served, TensorSpec
+from app.contract import Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
 from app.http.codecs.base import check_rows
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
-from app.values.tensors import from_base64, is_base64
+from app.values.tensors import from_base64, is_base64, shown
 
 
 def file_columns(served: Served, upload: Upload) -> dict[str, Column]:
@@ -80,7 +80,10 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
         return {inputs[0].name: read_npy(upload.data, upload.field)}
     decode = served.model.decode
     if not takes_files(served):
-        raise UnsupportedMedia(_unsupported(info, upload))
+        raise UnsupportedMedia(
+            f"{upload.field}: expected application/json, or application/x-npy of an only input, for model {info.name}, "
+            f"which decodes no files, got content type {shown(upload.media)}"
+        )
     check_pixels(upload)
     if decode is None:
         return {inputs[0].name: np.array(upload.data, object).reshape((1,) * len(inputs[0].shape))}
@@ -99,12 +102,3 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
 def _takes_bytes(inputs: Sequence[TensorSpec]) -> bool:
     """Whether there is one input, of which one BYTES element is a row."""
     return len(inputs) == 1 and inputs[0].datatype == "BYTES" and {1, -1}.issuperset(inputs[0].shape)
-
-
-def _unsupported(info: ModelInfo, upload: Upload) -> str:
-    takes = "application/json"
-    if len(info.client_inputs) == 1:
-        takes += ", application/x-npy"
-    came = f"content type {upload.media!r}" if upload.kind == "other" else "a body whose type is not named or known"
-    came = came if upload.data else "nothing"
-    return f"{upload.field}: expected {takes} for model {info.name}, which decodes no files, got {came}"

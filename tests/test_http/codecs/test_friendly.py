@@ -176,11 +176,11 @@ def test_an_unspecific_type_is_sniffed(unspecific: str | None, model: FakeServed
 def test_what_no_type_fits(unspecific: str | None) -> None:
     with pytest.raises(BadRequest, match="body: cannot identify image"):
         decode(SEEING, unspecific, b"the cat")
-    with pytest.raises(UnsupportedMedia, match="application/json, application/x-npy for model vector, which decodes"):
+    with pytest.raises(UnsupportedMedia, match=r"application/json, .* for model vector, which"):
         decode(VECTOR, unspecific, b"the cat")
-    with pytest.raises(UnsupportedMedia, match="which decodes no files, got nothing"):
+    with pytest.raises(UnsupportedMedia, match="which decodes no files, got content type"):
         decode(VECTOR, unspecific, b"")
-    with pytest.raises(UnsupportedMedia, match=r"expected application/json for .*, got content type 'text/plain'"):
+    with pytest.raises(UnsupportedMedia, match=r"expected application/json.* for .*, got content type 'text/plain'"):
         decode(SEQUENCES, "text/plain", b"x")
     with pytest.raises(UnsupportedMedia):
         decode(served("pair", (spec("text", "BYTES", 2),), Y), unspecific, b"the cat")
