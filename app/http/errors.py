@@ -23,6 +23,7 @@ from app.http.paths import has_openai_form, strip_prefix
 _RETRIED = {429, 503}
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_OF_MODEL = "parameters."  # what a model calls its parameters
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
@@ -54,8 +55,11 @@ def with_jitter(seconds: int) -> int:
 
 def _in_openai_form(error: StarlingError, message: str) -> dict[str, str | None]:
     other = "invalid_request_error" if error.status < 500 else "server_error"
-    kind = _OPENAI_TYPES.get(error.status, other)
-    return {"message": message, "type": kind, "param": error.param, "code": error.code}
+    kind, param = _OPENAI_TYPES.get(error.status, other), error.param
+    if message.startswith(_OF_MODEL):  # here they are fields of the body
+        message = message.removeprefix(_OF_MODEL)
+        param = message.partition(":")[0]
+    return {"message": message, "type": kind, "param": param, "code": error.code}
 
 
 def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from app.contract import Answer, Front, GeneratedText, Served
-from app.errors import BadRequest, bad_field
+from app.errors import bad_field
 from app.http.codecs.base import DecodedCall, Stream, event
-from app.http.codecs.text_codec import CUT_FIELDS, TextGeneration, prompts_of_ids, unexpected
+from app.http.codecs.text_codec import TextGeneration, prompts_of_ids, unexpected
 from app.http.codecs.v2_decode import flag
 from app.values.tensors import shown
 
@@ -83,7 +83,6 @@ class Completions(TextGeneration):
         if "max_completion_tokens" in given:
             given.pop("max_tokens", None)  # the older field, which it replaces, also in vLLM and Triton
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
-        _check(served, {name: value for name, value in given.items() if name not in CUT_FIELDS})
         call.parameters = given
 
     # the answer
@@ -169,17 +168,6 @@ class ChatCompletions(Completions):
     def piece(self, text: str, first: bool) -> dict[str, Any]:
         role = {"role": "assistant"} if first else {}
         return {"delta": {**role, "content": text} if text or first else {}}
-
-
-def _check(served: Served, given: Mapping[str, Any]) -> None:
-    """Raise BadRequest if the model refuses a parameter."""
-    read = served.model.read_parameters
-    try:
-        if read is not None:
-            read(given)
-    except BadRequest as error:
-        name, _, what = error.message.removeprefix("parameters.").partition(": ")
-        raise bad_field(name, what) from None
 
 
 def _message(message: Any, place: str) -> dict[str, Any]:
