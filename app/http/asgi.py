@@ -129,7 +129,8 @@ class HttpApp:
         """Answer one inference request: bring it its body, and send what it answers."""
         carrier = AsgiCarrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
-        request = Request(carrier, self.resources, route, url, headers)
+        length = headers.get(b"content-length")  # the parser takes no other than a number
+        request = Request(carrier, self.resources, route, url, headers, None if length is None else int(length))
         request.method, request.path = scope["method"], scope["path"]
         watching, begun, health = None, False, scope["state"]["health"]
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from starlette.types import Receive
 
-from app.errors import BadRequest, BodyTimeout, ClientGone, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
+from app.errors import BadRequest, BodyTimeout, ClientGone, QueueFull, TooLarge, UnsupportedMedia
 
 Headers = list[tuple[bytes, bytes]]  # as ASGI has them
 RequestHeaders = dict[bytes, bytes]  # by name in lower case
@@ -59,14 +59,7 @@ class HeldBodies:
         self.limits = limits
         self.held = 0  # bytes that are not yet released
 
-    def check(self, headers: dict[bytes, bytes], most: int) -> None:
-        """Check the headers before the body is read. Raises LengthRequired, TooLarge or QueueFull."""
-        if b"content-length" in headers:
-            self.check_size(int(headers[b"content-length"]), most)  # the parser takes no other than a number
-        elif b"transfer-encoding" not in headers:
-            raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
-
-    def check_size(self, length: int, most: int) -> None:
+    def check(self, length: int, most: int) -> None:
         """Raise TooLarge or QueueFull for a body of this length."""
         if length > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes, got {length}")
@@ -79,7 +72,7 @@ class HeldBodies:
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
         """Count `size` more bytes as held, of a body of which `before` bytes are. Raises TooLarge or QueueFull."""
-        self.check_size(before + size, most + before)
+        self.check(before + size, most + before)
         self.held += size
 
 

@@ -15,6 +15,7 @@ from app.contract import Answer, Array, Front, Klass, Lease, Served, Translated,
 from app.errors import (
     BadText,
     ClientGone,
+    LengthRequired,
     MethodNotAllowed,
     NotFound,
     NotReady,
@@ -114,10 +115,11 @@ def admitted(request: Request) -> Served | None:
             served.admit(0, klass)
     request.most_held = most_held
     if (length := request.declared) is None:
-        bodies.check(request.headers, most_held)
+        if b"transfer-encoding" not in request.headers:
+            raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
     else:
         if length > limits.body or bodies.held + length > most_held:
-            bodies.check_size(length, most_held)
+            bodies.check(length, most_held)
         if request.body_complete:  # else its bytes count as they arrive
             bodies.held += length
             request.held = length

@@ -49,8 +49,8 @@ BODY = _Body()
 class Request(Exchange):
     """An exchange with an inference route. Implements contract.Waiter.
 
-    `url`: as the client sent it. `declared`: the Content-Length of a body that the connection reads at once; None: it
-    comes by ASGI. `lines`: header lines for the answer, whatever it is.
+    `url`: as the client sent it. `declared`: the Content-Length; None: there is none. `lines`: header lines for the
+    answer, whatever it is.
     """
 
     # Defaults are the class's, not assigned for each request.

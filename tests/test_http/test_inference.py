@@ -235,6 +235,14 @@ async def test_methods(call: Caller, method: str) -> None:
     assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
 
 
+async def test_a_body_without_a_length(model: Echo) -> None:
+    connection = Caller(model, "direct").connection()
+    connection.send(b"POST %s HTTP/1.1\r\nHost: a\r\n\r\n" % INFER.encode())
+    await connection.done()
+    status, _, answer = parsed(connection.transport.written)
+    assert (status, b"expected a Content-Length header or a chunked body" in answer) == (411, True)
+
+
 async def test_a_key(caller: MakeCaller) -> None:
     call = caller(auth=LOCKED)
     for headers in ({}, {b"x-api-key": b"Sesame"}, {b"authorization": b"Basic sesame"}):
