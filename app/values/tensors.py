@@ -61,14 +61,8 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         what = "at least 1 row" if type(rows) is int else "a whole number of rows"
         raise BadRequest(f"{field}: expected {what} in the leading dimension, got {shown(rows)}")
     row = tuple(shape[1:])
-    if row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
-        if spec.fixed:
-            return (rows, *spec.shape)
-        raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")
-    if 0 in row and len(row) == len(spec.axes) and spec.axes[row.index(0)]:
-        raise BadRequest(
-            f"{field}: expected {_shape_text(spec)} with at least 1 along each axis, got {shown([*shape])}"
-        )
+    if spec.fixed and row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
+        return (rows, *spec.shape)
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
         if type(length) is not int or (not 1 <= length <= (bound or length) if axis else length != expected):
             raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")

@@ -195,7 +195,7 @@ def ids_and_mask(ids, mask):
         (from_npz, ids_and_mask([[1] * 9], [[1] * 9]), r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
         (from_npz, ids_and_mask([[1, 2]], [[1]]), "mask: axis 'tokens' has length 1 here, but 2 in an input"),
         (from_npz, ids_and_mask([[1.5]], [[1]]), "ids: expected values that fit INT32, got dtype float64"),
-        (from_npz, ids_and_mask([[100]], [[1]]), "'ids': expected values from 0 to 99, got 100"),
+        (from_npz, ids_and_mask([[100]], [[1]]), "'ids': expected values of at most 99, got 100"),
         (from_npz, ids_and_mask(np.array([[{}]], object), [[1]]), "expected a readable .npz file: Object arrays"),
     ],
 )

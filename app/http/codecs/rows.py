@@ -24,7 +24,7 @@ from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, is_plain_json, json_parts
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
-from app.values.tensors import to_json, written
+from app.values.tensors import shown, to_json, written
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
 Rows = Array | list[Array]
@@ -59,11 +59,9 @@ def _instances(body: object) -> list[Any]:
         raise BadRequest('body: expected an object with "instances"')
     if body.get("inputs") is not None:
         raise BadRequest('inputs: the columnar format is not supported; expected "instances", one element per row')
-    if "instances" not in body:
-        raise BadRequest('instances: missing; expected {"instances": [...]}, one element per row')
-    instances = body["instances"]
+    instances = body.get("instances")
     if not isinstance(instances, list) or not instances:
-        raise BadRequest("instances: expected a list of at least one row")
+        raise BadRequest(f'instances: expected {{"instances": [...]}}, one element per row, got {shown(instances)}')
     return instances
 
 
@@ -102,10 +100,7 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
     """Raise BadRequest if the form has fields and nothing would read them."""
     read = served.model.takes_fields and all(upload.kind not in ("json", "npy") for upload in uploads)
     for name in () if read else uploads[0].fields:
-        why = f"the decode of model {served.info.name} takes none"
-        if served.model.takes_fields:
-            why = "JSON and .npy files are not decoded"
-        raise BadRequest(f"part {name!r}: expected files without form fields beside them, since {why}")
+        raise BadRequest(f"part {name!r}: expected files alone, since no decode of model {served.info.name} reads it")
 
 
 # outputs as rows, with labels for scores, or by the model's own `present`

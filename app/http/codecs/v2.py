@@ -20,7 +20,7 @@ from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import Spans, decode_request, too_much_json, why_not_json
-from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, to_json, written
+from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, shown, to_json, written
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
@@ -81,15 +81,10 @@ class V2(Codec):
 
 
 def _header_length(text: bytes, body: bytes) -> int:
-    if not text.isdigit() or len(text) > 18:
-        got = text[:40].decode("latin-1")
-        raise BadRequest(f"Inference-Header-Content-Length: expected a number of bytes, got {got!r}")
-    length = int(text)
-    if length > len(body):
-        raise BadRequest(
-            f"Inference-Header-Content-Length: expected at most the body's {len(body)} bytes, got {length}"
-        )
-    return length
+    if not text.isdigit() or len(text) > 18 or int(text) > len(body):
+        most, got = len(body), shown(text.decode("latin-1"))
+        raise BadRequest(f"Inference-Header-Content-Length: expected a number of at most the body's {most}, got {got}")
+    return int(text)
 
 
 def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
