@@ -110,11 +110,9 @@ def array_columns(inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field
 
 def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
     """Raise BadRequest unless all inputs have the same number of rows. One row equals a list of one."""
-    if len({column.rows for column in columns.values()}) != 1:
-        said = ", ".join(
-            f"{name} {'one row' if column.single else f'a list of {column.rows}'}" for name, column in columns.items()
-        )
-        raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
+    rows = {name: column.rows for name, column in columns.items()}
+    if len(set(rows.values())) != 1:
+        raise BadRequest(f"{field}: expected the same number of rows for every input, got {shown(rows, 200)}")
 
 
 def stacked(info: ModelInfo, parts: Sequence[Mapping[str, Column]], field: str) -> DecodedCall:

@@ -133,7 +133,7 @@ def test_rows(model: FakeServed, kind: str | None, body: bytes, single: bool, ar
         (SEQUENCES, JSON, b"[1, 2]", ["body:", "'ids', 'mask'"]),
         (SEQUENCES, JSON, b'{"ids": [1, 2], "mask": [1]}',
          ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"]),
-        (SEQUENCES, JSON, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
+        (SEQUENCES, JSON, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "{'ids': 1, 'mask': 2}"]),
         (SEQUENCES, JSON, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
         (BARE, JSON, b'{"b64": 7}', ["body: b64: expected a base64 string"]),
         (VECTOR, NPY, b"\x93NUMPY", ["not a valid .npy"]),
