@@ -30,7 +30,7 @@ from app.http.layers import layered, write_line
 from app.http.paths import has_openai_form, path_redirect, scope_under_prefix, strip_prefix
 from app.http.request import FastPath, Request
 from app.http.resources import Resources
-from app.http.streaming import AsgiCarrier
+from app.http.streaming import AsgiCarrier, stream_head
 
 #: What answers a request before its route does: a preflight's status, header lines and body, or an error.
 Early = tuple[int, bytes, bytes] | StarlingError | None
@@ -148,7 +148,7 @@ class HttpApp:
                     continue
                 if not begun:
                     begun = True
-                    head = carrier.stream_head + CLOSE if health.closing else carrier.stream_head
+                    head = stream_head(request) + (CLOSE if health.closing else b"")
                     await send({"type": "http.response.start", "status": 200, "headers": header_list(head)})
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         finally:

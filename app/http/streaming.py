@@ -34,7 +34,6 @@ async def pieces(request: Request, served: Served, stream: Stream, lease: Lease)
     What comes while the client does not read becomes one event a row. So it uses no more memory than its own answer.
     """
     carrier = cast("AsgiCarrier", request.connection)  # streams are not taken by the fast path
-    carrier.stream_head = stream_head(request)
     before: dict[int, tuple[int, int]] = {}  # by row: the time of its last piece, and its tokens so far
 
     def add(row: int, piece: GeneratedText) -> None:
@@ -57,14 +56,13 @@ async def pieces(request: Request, served: Served, stream: Stream, lease: Lease)
 class AsgiCarrier:
     """Implements Carrier for one ASGI request. Unlike an HttpProtocol it can also carry a stream.
 
-    `stream_head`: its header lines. `outgoing`: the stream, once for all pieces that wait in it when its turn comes;
-    at last the status, header lines and body of the answer, or of the stream's end.
+    `outgoing`: the stream, once for all pieces that wait in it when its turn comes; at last the status, header lines
+    and body of the answer, or of the stream's end.
     """
 
     def __init__(self, scope: Scope) -> None:
         self.app_state: dict[str, Any] = scope["state"]
         self.client: tuple[str, int] | None = scope.get("client")
-        self.stream_head = b""
         self.outgoing: asyncio.Queue[Stream | tuple[int, bytes, bytes]] = asyncio.Queue()
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
