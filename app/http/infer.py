@@ -46,8 +46,8 @@ async def infer(request: Request) -> Response:
         body = request.body if request.body is not None else await wait(BODY)
         if b"content-encoding" in request.headers:
             body = await inflated(request, body)
-        if served is None:
-            served = await named_in_body(request, body)
+        if served is None or request.route.codec.reads_first:
+            served = await opened(request, served, body)
         if request.full and not may_name_class(body):
             served.admit(0, request.klass)
         lease = None
@@ -139,14 +139,16 @@ async def inflated(request: Request, body: bytes) -> bytes:
     return whole
 
 
-async def named_in_body(request: Request, body: bytes) -> Served:
-    """The model that the body names, if it has room."""
+async def opened(request: Request, served: Served | None, body: bytes) -> Served:
+    """Have the codec read the body. Returns the model; if the body names it, it has room."""
     codec, resources = request.route.codec, request.resources
     assert isinstance(codec, TextCodec)  # all other routes name the model in the path
     slow = len(body) > OFF_LOOP_BYTES
-    opened = await resources.parser.run_if(slow, request.klass, codec.with_body, body, resources.limits)
-    name = opened.choose(request.catalog)
-    request.route = replace(request.route, codec=opened, model=name)
+    own = await resources.parser.run_if(slow, request.klass, codec.with_body, body, resources.limits)
+    name = own.choose(request.catalog) if served is None else request.route.model
+    request.route = replace(request.route, codec=own, model=name)
+    if served is not None:
+        return served
     try:
         served = request.served = request.catalog.serving[name, None]
     except NotFound as error:

@@ -87,8 +87,6 @@ class DecodedCall(ModelCall):
     single: bool = False
     #: Of a model with a front: see contract.Translated.
     note: Any = None
-    #: Of a route whose bodies have several forms: that of this one, for the answer.
-    form: str = ""
     #: Set if the answer is streamed.
     stream: Stream | None = None
 
@@ -105,6 +103,8 @@ class Codec(ABC):
     names_class = False
     #: Whether answers may be streams. Such requests take the ASGI path.
     may_stream = False
+    #: Whether a codec of its own reads each body before the model is known: see TextCodec.
+    reads_first = False
     #: Whether answers are made by a model's own `present`.
     presents = False
 

@@ -12,7 +12,6 @@ import orjson
 
 from app.contract import Answer, GeneratedText, Served
 from app.errors import BadRequest, bad_field
-from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall, event
 from app.http.codecs.text_codec import TextGeneration, unexpected
 from app.http.codecs.v2_decode import take_parameters
@@ -25,13 +24,10 @@ _REASONS = {"stop": "eos_token", "length": "length"}  # their names in Text Gene
 
 
 class Generate(TextGeneration):
-    """One text, answered by a JSON object. The path names the model, so `decode` itself calls `with_body`."""
+    """One text, answered by a JSON object. The path names the model."""
 
     names_class = True
     streams = False
-
-    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        return super(Generate, self.with_body(body, limits)).decode(served, headers, body, limits)
 
     def columns(self, served: Served) -> list[list[str]]:
         text = _single(self.body.get(self._sent))
@@ -62,7 +58,6 @@ class Generate(TextGeneration):
             raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
         take_parameters({"parameters": given}, call)
-        call.form = self._sent
         call.id = self.body.get("id")
         if call.id is not None and not isinstance(call.id, str):
             raise BadRequest("id: expected a string")
@@ -70,13 +65,13 @@ class Generate(TextGeneration):
     def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
         if not piece.text:  # the last event has the reason
             return b""
-        if call.form == _INPUTS:
+        if self._sent == _INPUTS:
             return event(orjson.dumps(_token(piece, None, None)))
         return event(orjson.dumps(_object(served, call, piece.text)))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         (one,) = self.texts(call, answer)
-        if call.form == _INPUTS:
+        if self._sent == _INPUTS:
             whole = answer.outputs[0].item().decode()
             details = {"finish_reason": _REASONS[one.reason], "generated_tokens": one.written, "seed": None}
             found = {"generated_text": whole, "details": details}

@@ -1,6 +1,6 @@
 """The base of codecs whose bodies are JSON objects with texts, as those of OpenAI and Cohere.
 
-Most such bodies name the model. So `with_body` returns a codec for one request, which keeps the parsed body: `choose`
+Most such bodies name the model. `with_body` returns a codec for one request, which keeps the parsed body: `choose`
 returns the model's name, and the other methods read the body too.
 """
 
@@ -34,6 +34,7 @@ CUT_FIELDS = frozenset({
 class TextCodec(Codec):
     """`body`: of the request; None for the codec in the table of routes, which has seen none."""
 
+    reads_first = True
     kind = ""  # what models the route needs, for messages
     sent = ""  # the field of its bodies that has the texts
     fields: frozenset[str] | None = None  # of its bodies; None: others than these are parameters of the model
