@@ -30,7 +30,7 @@ OURS: dict[str, set[str] | None] = {
     "values": {"contract", "errors"},
     "scheduler": set(),
     "models": {"child", "contract", "errors", "user_code", "values"},
-    "observe": {"contract", "errors", "scheduler", "lifecycle", "user_code"},
+    "observe": {"collector", "contract", "errors", "scheduler", "lifecycle", "user_code"},
     "engine": {"child", "scheduler", "models", "contract", "errors", "observe", "values"},
     "http": {"contract", "errors", "observe", "lifecycle", "values", "__init__"},
     "ui": {"contract", "errors", "scheduler", "observe", "http", "lifecycle"},  # of http what DOORS says

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from app.collector import Collector
 from app.contract import CLASSES
 from app.errors import codes
 from app.lifecycle import Lifecycle
@@ -48,14 +48,6 @@ Sample = tuple[dict[str, str], float]
 TextLine = tuple[str, dict[str, str], float]
 #: A family of metrics per model: kind, name, help, and a function that returns the samples of one model, or its value.
 Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample] | float]]
-
-
-class Pauses(Protocol):
-    """Garbage collections so far: how many, and seconds of all and of the longest."""
-
-    count: int
-    seconds: float
-    longest_s: float
 
 
 def render(snapshot: Snapshot, server: Iterable[str] = ()) -> tuple[bytes, str]:
@@ -119,12 +111,11 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 
 
 def of_server(
-    lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: int, rejected: Mapping[str, int], pauses: Pauses
+    lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: int, rejected: Mapping[str, int], collector: Collector
 ) -> Iterator[str]:
     """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
-    `held_bytes`: of bodies and unread answers. `rejected`: by error code, requests that belong to no model. `pauses`:
-    for garbage collections.
+    `held_bytes`: of bodies and unread answers. `rejected`: by error code, requests that belong to no model.
     """
     yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(build), 1))
     yield _family("gauge", "live", "What the liveness probe says: 1 is well.", lifecycle.live() is None)
@@ -139,9 +130,9 @@ def of_server(
     text = "Lines to standard output or error that could not be written."
     yield _family("counter", "lost_log_lines", text, lifecycle.lost_lines())
     text = "Garbage collections, in which nothing else runs."
-    yield _family("counter", "collections", text, pauses.count)
-    yield _family("counter", "collection_seconds", "What they took, all together.", pauses.seconds)
-    yield _family("gauge", "collection_longest_seconds", "What the longest of them took.", pauses.longest_s)
+    yield _family("counter", "collections", text, collector.count)
+    yield _family("counter", "collection_seconds", "What they took, all together.", collector.seconds)
+    yield _family("gauge", "collection_longest_seconds", "What the longest of them took.", collector.longest_s)
     counts = {**dict.fromkeys(codes(), 0), **rejected, "malformed": lifecycle.malformed()}
     text = "Requests that count for no model, by why they were refused."
     yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(counts.items())))
