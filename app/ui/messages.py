@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -39,20 +39,14 @@ _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "b
 _MOST_WAITING = 128  # waiting rows up to which a table is sent: beyond that its decision no longer changes
 
 
-class ModelsState(NamedTuple):
-    """The input of the message `models`, which is sent again when this has changed.
-
-    `plans`: the newest program of each version and its plan, by model and version.
-    """
-
-    entries: Sequence[IndexEntry]
-    plans: Mapping[tuple[str, str], tuple[int, Plan]]
+#: The input of the message `models`, which is sent again when this has changed: the index, and by model and version the
+#: newest program of each and its plan.
+ModelsState = tuple[list[IndexEntry], dict[tuple[str, str], tuple[int, Plan]]]
 
 
 def models_state(index: Sequence[IndexEntry], snapshot: Snapshot) -> ModelsState:
     """The present state, without values that each tick has anyway."""
-    plans = {(one.stats.model, one.stats.version): (one.program, one.plan) for one in snapshot.models}
-    return ModelsState(list(index), plans)
+    return list(index), {(one.stats.model, one.stats.version): (one.program, one.plan) for one in snapshot.models}
 
 
 def encoded(name: str, event: Fields) -> bytes:
@@ -75,12 +69,12 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Fields:
 def models(now: ModelsState, ready: Sequence[Served]) -> Fields:
     """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
-    lines = []
-    for entry in now.entries:
+    (entries, plans), lines = now, []
+    for entry in entries:
         key = (entry.name, entry.version)
         line: Fields = {**entry.as_dict()}
-        if key in served and key in now.plans:
-            line |= _described(served[key]) | _planned(*now.plans[key], served[key].info.batching.max_batch)
+        if key in served and key in plans:
+            line |= _described(served[key]) | _planned(*plans[key], served[key].info.batching.max_batch)
         lines.append(line)
     return {"models": lines}
 
