@@ -142,7 +142,7 @@ async def inflated(request: Request, body: bytes) -> bytes:
 async def opened(request: Request, served: Served | None, body: bytes) -> Served:
     """Have the codec read the body. Returns the model; if the body names it, it has room."""
     codec, resources = request.route.codec, request.resources
-    assert isinstance(codec, TextCodec)  # all other routes name the model in the path
+    assert isinstance(codec, TextCodec)  # only these read first
     slow = len(body) > OFF_LOOP_BYTES
     own = await resources.parser.run_if(slow, request.klass, codec.with_body, body, resources.limits)
     name = own.choose(request.catalog) if served is None else request.route.model

@@ -103,7 +103,7 @@ class Codec(ABC):
     names_class = False
     #: Whether answers may be streams. Such requests take the ASGI path.
     may_stream = False
-    #: Whether a codec of its own reads each body before the model is known: see TextCodec.
+    #: Whether a codec of its own reads each body before it is decoded: see TextCodec.
     reads_first = False
     #: Whether answers are made by a model's own `present`.
     presents = False
