@@ -63,9 +63,10 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
     row = tuple(shape[1:])
     if spec.fixed and row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
         return (rows, *spec.shape)
+    least = " with at least 1 along each axis" if 0 in row else ""
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
         if type(length) is not int or (not 1 <= length <= (bound or length) if axis else length != expected):
-            raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
+            raise BadRequest(f"{field}: expected {_shape_text(spec)}{least}, got {shown(list(shape))}")
         if axis and lengths.setdefault(axis, length) != length:
             before = lengths[axis]
             raise BadRequest(

@@ -122,7 +122,7 @@ def test_rows_of_v2_have_one_length() -> None:
 def test_an_axis_without_a_bound_takes_any_length_but_none() -> None:
     ids = json.dumps({"inputs": [v2("ids", "INT64", [[1] * 200])]}).encode()
     assert call_of(V2(), ids).lengths == {"n": 200}
-    with pytest.raises(BadRequest, match=r"expected shape \[rows, n\], got \[1, 0\]"):
+    with pytest.raises(BadRequest, match=r"expected shape \[rows, n\] with at least 1 along each axis, got \[1, 0\]"):
         call_of(V2(), json.dumps({"inputs": [v2("ids", "INT64", [[]])]}).encode())
     with pytest.raises(
         BadRequest, match=r"expected shape \[n\] for one row or \[rows, n\] for several, got \[1, 1, 1\]"
