@@ -14,7 +14,7 @@ from itertools import count, pairwise
 import httpx
 import numpy as np
 import pytest
-from fake_server import Driven, FakeServer, failing, repeated, rows
+from fake_server import Driven, FakeServer, failing, limited, repeated, rows
 
 from starling_client import (
     BadRequest,
@@ -180,6 +180,24 @@ def test_questions_that_change_nothing_are_asked_again_in_any_case(connect: Conn
     broken.append(httpx.ReadTimeout(""))
     with pytest.raises(TimedOut, match=r"within 30 s$"):  # no model has run for that
         client.metadata("double")
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_gateway_without_its_server_says_nothing_of_it(connect: Connect, server: FakeServer, status: int) -> None:
+    server.config = limited(8)
+    away = ["/v2/models/double", "/v2", "/v2/models/double/config"]
+
+    def behind(request: httpx.Request) -> httpx.Response:
+        if request.url.path not in away:
+            return server(request)
+        away.remove(request.url.path)
+        return httpx.Response(status, text="<html>")
+
+    client = connect(behind)
+    assert client.infer("double", rows(20)).outputs["s"].shape == (20,)
+    assert len(client.waited) == 3
+    assert max(server.rows) <= 8
+    assert all("inference-header-content-length" in request.headers for request in server.infers)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -23,7 +23,6 @@ from starling_client.errors import (
     ServerError,
     StarlingError,
     TimedOut,
-    Unauthorized,
     Unavailable,
 )
 from starling_client.types import Call, Metadata, Retry
@@ -39,6 +38,8 @@ from starling_client.wire import (
 )
 
 T = TypeVar("T")
+_AWAY = (502, 504)  # of a gateway that has no answer of its server
+_TELL_NOTHING = (401, 429, 503, *_AWAY)  # of what a server has
 
 
 class Kind(Enum):
@@ -134,6 +135,8 @@ class Core:
         if isinstance(reply, Failure):
             lost = reply.kind is Kind.LOST and (self.retry.lost or request.method == "GET")
             again = lost or reply.kind is Kind.REFUSED
+        elif reply.status in _AWAY:
+            again = request.method == "GET"
         if not again:
             return None
         backoff = min(self.retry.longest_wait_s, self.retry.first_wait_s * 2.0 ** min(tries - 1, 60))
@@ -212,20 +215,20 @@ class Core:
                 found = decode_json(answer)
                 extensions = _member(found, "extensions")
                 self._binary = isinstance(extensions, list) and "binary_tensor_data" in extensions
-            except (Refused, Unauthorized, Unavailable):
-                raise
-            except ServerError:  # JSON is what every server of V2 takes
-                self._binary = False
+            except ServerError as error:
+                if error.status in _TELL_NOTHING:
+                    raise
+                self._binary = False  # JSON is what every server of V2 takes
         return self._binary
 
     def configured_rows(self, key: tuple[str, str | None], deadline: float) -> Flow[tuple[int | None, int | None]]:
         """The most rows of a request, and the most that run together, as the model's configuration has them."""
         try:
             answer, _ = yield from self.ask(Request("GET", model_path(*key, "/config")), deadline)
-        except (Refused, Unauthorized, Unavailable):
-            raise
-        except ServerError:  # the extension is Triton's: not all servers have it
-            return None, None
+        except ServerError as error:
+            if error.status in _TELL_NOTHING:
+                raise
+            return None, None  # the extension is Triton's: not all servers have it
         found = decode_json(answer)
         told = _member(_member(_member(found, "parameters"), "max_request_rows"), "string_value")
         return _positive(told), _positive(_member(found, "max_batch_size"))
