@@ -199,6 +199,11 @@ def test_its_pod_is_one_by_kubernetes_schemas() -> None:
     check_schemas({**pod, "spec": {**spec, "containers": [CONTAINER]}})
 
 
+def test_its_pod_has_as_long_to_start_as_others(applied: Applied) -> None:
+    start = applied.container["startupProbe"]
+    assert CONTAINER["livenessProbe"]["initialDelaySeconds"] >= start["failureThreshold"] * start["periodSeconds"]
+
+
 def test_the_service_asks_for_what_the_runtime_has() -> None:
     model, spec = PREDICTOR["model"], RUNTIME["spec"]
     assert model["runtime"] == RUNTIME["metadata"]["name"]
