@@ -182,6 +182,7 @@ def prepare(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     options = environment.parsed_options
+    environment.host = (environment.host or "").rstrip("/")  # Locust puts paths, which begin with one, behind it
     try:
         metadata = payloads.metadata_of(environment.host, options.model, options.api_key)
         mix = payloads.Mix(options.rows, options.lengths, options.seed)

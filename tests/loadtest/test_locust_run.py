@@ -222,7 +222,7 @@ def test_the_page_runs_the_shape_that_it_is_told(load: Callable[..., LoadRun]) -
         page = run.until(r"Starting web interface at (http://[\d.:]+)")[1]
         for text in ("JsonUser", "BinaryUser", "ImageUser", "Steps", "Diurnal", "Spike", "Ramp", "max_p99_ms"):
             assert text in eventually(lambda: fetch(page, "GET", "/")), text
-        form = {"user_count": "2", "spawn_rate": "2", "run_time": "1h", "host": server.url, "pace": "50"}
+        form = {"user_count": "2", "spawn_rate": "2", "run_time": "1h", "host": f"{server.url}/", "pace": "50"}
         told = fetch(page, "POST", "/swarm", {**form, "user_classes": "JsonUser", "shape_class": "Spike"})
         assert told["message"] == "Swarming started using shape class 'Spike'"
         run.until("Shape test updating to 1 users")  # a fifth of two
