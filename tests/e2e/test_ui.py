@@ -116,7 +116,7 @@ def test_a_request_is_sent_and_its_batches_appear(run: Callable[..., None], ui: 
 COMPUTED = """async () => {
   const { State, Track, parts, quantile } = await import('./ui/state.js');
   const { split } = await import('./ui/stream.js');
-  const { expanded, pretty } = await import('./ui/trial.js');
+  const { expanded, pretty, readable } = await import('./ui/trial.js');
   const one = (program, ok, calls) => ({
     name: 'a', version: '1', program, outcomes: { realtime: { ok, queue_full: 1 }, best_effort: {} },
     waiting: { realtime: 2, best_effort: 1 },
@@ -157,6 +157,8 @@ COMPUTED = """async () => {
     ['events', split('event: a\\ndata: {}\\n\\nevent: b\\nda'), [[['a', '{}']], 'event: b\\nda']],
     ['fills', JSON.parse(expanded('{"inputs": [{"shape": [1, 3], "data": {"fill": 2}}]}')).inputs[0].data, [2, 2, 2]],
     ['a long text', pretty({ b64: 'x'.repeat(99) }), `{\\n  "b64": "${'x'.repeat(99)}"\\n}`],
+    ['what a number cannot hold', readable('[9007199254740993]'), '[9007199254740993]'],
+    ['an answer', ['[1.0,0.1234567890123456]', 'no JSON'].map(readable), ['[1, 0.1234567890123456]', 'no JSON']],
     ['what is typed', expanded('{"fill"'), '{"fill"'],
   ];
 }"""
@@ -204,6 +206,10 @@ def test_files_and_texts_are_sent_to_models_that_read_them(run: Callable[..., No
         page.locator("#try-text").fill("hey")
         send.click()
         api.expect(answer).to_contain_text('"HEY"')
+        page.locator("#try-way").select_option("file")
+        page.locator("#try-upload").set_input_files([])
+        send.click()
+        api.expect(answer).to_be_hidden()
         page.locator("#try-model").select_option(label="writer : 1")
         page.locator("#try-text").fill("The ferry")
         send.click()

@@ -42,6 +42,16 @@ export function pretty(value, indent = "") {
   return `{\n${lines.join(",\n")}\n${indent}}`;
 }
 
+/** The text of an answer for people. One with integers that JavaScript would round stays as it came. */
+export function readable(text) {
+  if (/(?<![\d.])\d{16}/.test(text)) return text;
+  try {
+    return pretty(JSON.parse(text));
+  } catch {
+    return text; // not JSON
+  }
+}
+
 function timing(answer) {
   const found = Object.fromEntries([...(answer.headers.get("server-timing") ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, Number(value)]));
   return "total" in found ? found : null;
@@ -131,6 +141,8 @@ export class Trial {
     if (byId("try-way").value === "file" && !byId("try-upload").files.length) {
       byId("answer-status").className = "bad";
       say(byId("answer-status"), "Choose a file first.");
+      this.bar(null); // what is left of the last answer
+      byId("answer-body").hidden = true;
       byId("try-upload").focus();
       return;
     }
@@ -200,10 +212,7 @@ export class Trial {
     this.bar(first?.timing ?? null);
     body.hidden = !first;
     if (!first) return;
-    let text = first.text;
-    try {
-      text = pretty(JSON.parse(text));
-    } catch { /* not JSON: shown as it is */ }
+    const text = readable(first.text);
     body.textContent = text.length > LONGEST ? `${text.slice(0, LONGEST)}\n... ${text.length - LONGEST} characters more` : text;
   }
 
