@@ -204,6 +204,12 @@ def test_its_pod_has_as_long_to_start_as_others(applied: Applied) -> None:
     assert CONTAINER["livenessProbe"]["initialDelaySeconds"] >= start["failureThreshold"] * start["periodSeconds"]
 
 
+def test_its_mode_is_one_that_takes_how_long_a_pod_may_drain() -> None:
+    """Knative, KServe's default, refuses the whole service for that field (kserve/kserve#1546)."""
+    assert "terminationGracePeriodSeconds" in PREDICTOR
+    assert SERVICE["metadata"]["annotations"] == {"serving.kserve.io/deploymentMode": "Standard"}
+
+
 def test_the_service_asks_for_what_the_runtime_has() -> None:
     model, spec = PREDICTOR["model"], RUNTIME["spec"]
     assert model["runtime"] == RUNTIME["metadata"]["name"]
