@@ -75,6 +75,11 @@ def test_user_is_the_images(applied: Applied) -> None:
     assert context["runAsNonRoot"]
 
 
+def test_an_image_of_the_node_itself_is_taken(applied: Applied) -> None:
+    """What the page builds is tagged latest, for which Kubernetes always asks a registry."""
+    assert applied.container["imagePullPolicy"] == "IfNotPresent"
+
+
 def test_ports(applied: Applied) -> None:
     (port,) = applied.container["ports"]
     assert port["containerPort"] == applied.settings.port
