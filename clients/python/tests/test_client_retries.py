@@ -245,7 +245,7 @@ def test_no_request_is_sent_past_the_deadline(connect: Connect, server: FakeServ
 def test_ready_asks_once(connect: Connect) -> None:
     told: list[httpx.Response | Exception] = [
         httpx.Response(200, json={"ready": True}), failing(503, "loading"), httpx.ConnectError("refused"),
-        httpx.ReadTimeout(""), failing(404, "unknown"),
+        httpx.ReadTimeout(""), failing(502, "bad gateway"), failing(504), failing(404, "unknown"),
     ]  # fmt: skip
     paths = []
 
@@ -258,11 +258,12 @@ def test_ready_asks_once(connect: Connect) -> None:
 
     client = connect(answer)
     assert [client.ready(), client.ready(), client.ready("m"), client.ready("m", 2)] == [True, False, False, False]
+    assert [client.ready("m"), client.ready("m")] == [False, False]
     with pytest.raises(StarlingError, match="unknown"):
         client.ready("n")
     assert paths == [
         "/v2/health/ready", "/v2/health/ready", "/v2/models/m/ready", "/v2/models/m/versions/2/ready",
-        "/v2/models/n/ready",
+        "/v2/models/m/ready", "/v2/models/m/ready", "/v2/models/n/ready",
     ]  # fmt: skip
     assert client.waited == []
 

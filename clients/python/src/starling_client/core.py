@@ -203,7 +203,7 @@ class Core:
             if reply.kind is Kind.UNREACHABLE:
                 raise self._error(reply, request, left) from reply.cause
             return False
-        if reply.status in (200, 503):
+        if reply.status in (200, 503, *_AWAY):
             return reply.status == 200
         raise decode_error(reply)
 
