@@ -15,13 +15,14 @@ export function expanded(text) {
   } catch {
     return text;
   }
-  for (const tensor of Array.isArray(body?.inputs) ? body.inputs : []) {
-    if (tensor?.data && typeof tensor.data === "object" && "fill" in tensor.data && Array.isArray(tensor.shape)) {
-      const count = tensor.shape.reduce((a, b) => a * b, 1);
-      if (Number.isInteger(count) && count >= 0 && count <= 1e8) tensor.data = new Array(count).fill(tensor.data.fill);
-    }
-  }
-  return JSON.stringify(body);
+  const inputs = Array.isArray(body?.inputs) ? body.inputs : [];
+  const filled = inputs.filter((tensor) => Object.hasOwn(tensor?.data ?? {}, "fill")); // a list inherits one
+  const counts = filled.map(({ shape }) => Array.isArray(shape) ? shape.reduce((a, b) => a * b, 1) : NaN);
+  // Within the text, because JavaScript would round what else there is of integers above 2^53.
+  return text.replace(/\{\s*"fill"\s*:\s*([^{}]*?)\s*\}/g, (whole, value) => {
+    const count = counts.shift();
+    return Number.isInteger(count) && count >= 0 && count <= 1e8 ? `[${new Array(count).fill(value)}]` : whole;
+  });
 }
 
 /** JSON on one line, with spaces. */
