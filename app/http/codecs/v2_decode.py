@@ -77,26 +77,34 @@ def load_json(text: bytes, field: str = "body") -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        raise BadRequest(why_not_json(text, exc, field)) from None
+        return _read_again(text, exc, field)
 
 
-def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body") -> str:
-    """Why orjson refused a body. The standard library accepts NaN, so parsing again with it can locate the value."""
+def _read_again(text: bytes, error: orjson.JSONDecodeError, field: str) -> Any:
+    """What the standard library reads where orjson does not: an indented body of many digits, for which it sets too
+    little memory aside. That library accepts NaN, too, so it can locate the value. Raises BadRequest.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode("utf-8", "surrogatepass"), parse_int=_integer_or_float)
         inputs = value.get("inputs") if isinstance(value, dict) else None
         for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
             data = tensor.get("data") if isinstance(tensor, dict) else None
             if (found := _no_json(data)) is not None:
-                return f"{_place('inputs', index, tensor)}.data{': '.join(found)}; or the tensor as binary"
+                raise BadRequest(f"{_place('inputs', index, tensor)}.data{': '.join(found)}; or the tensor as binary")
         found = _no_json(value)
     except RecursionError:
-        return f"{field}: JSON is nested too deeply"
-    except (ValueError, UnicodeDecodeError):
-        return f"{field}: not valid JSON: {error}"
-    if found is None:
-        return f"{field}: not valid JSON: {error}"
-    return f"{field}{': '.join(found)}, or the tensor as binary, with V2"
+        raise BadRequest(f"{field}: JSON is nested too deeply") from None
+    except ValueError:
+        raise BadRequest(f"{field}: not valid JSON: {error}") from None
+    if found is not None:
+        raise BadRequest(f"{field}{': '.join(found)}, or the tensor as binary, with V2")
+    return value
+
+
+def _integer_or_float(digits: str) -> int | float:
+    """As orjson reads them."""
+    whole = int(digits)
+    return whole if -(1 << 63) <= whole < 1 << 64 else float(digits)
 
 
 def _no_json(value: Any, depth: int = 0) -> tuple[str, str] | None:

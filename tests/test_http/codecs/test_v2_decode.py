@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.contract import Klass, ModelInfo
 from app.errors import BadRequest, StarlingError, TooLarge
 from app.http.codecs.base import DecodedCall
+from app.http.codecs.v2_decode import load_json
 
 from ..catalog import spec
 from .models import BARE, ECHO, TEXT, TOKENS
@@ -97,6 +98,17 @@ def test_one_text_a_row_has_either_shape(row: list[int], model: ModelInfo, shape
     for wrong in ([], [2, 2], [2, 1, 1]):
         with pytest.raises(BadRequest, match=r"inputs\[0\] \(t\).shape: expected"):
             decode_json({"inputs": [{**request["inputs"][0], "shape": wrong}]}, model)
+
+
+def test_an_indented_body_of_many_digits() -> None:
+    """orjson takes it for one of few values, and has no memory for more."""
+    digits = b"1," * 3999 + b"1"
+    head = b'{\r\n  "inputs": [{"name": "x", "shape": [1000, 4], "datatype": "FP32", "data": ['
+    assert values(decode(head + digits + b"]}]}", None, ECHO, MIB), ECHO) == [[1] * 4] * 1000
+    assert load_json(b"[\n  [" + digits + b"]]") == [[1] * 4000]
+    for wrong, words in ((b"1" * 400, r"\(x\).data\[4000\]: Infinity is not JSON"), (b"x", "not valid JSON")):
+        with pytest.raises(BadRequest, match=words):
+            decode(head + digits + b"," + wrong + b"]}]}", None, ECHO, MIB)
 
 
 def test_raw_requests() -> None:
