@@ -1,9 +1,9 @@
 """The default policy: looks up the exact control table for the measured curve of batch times.
 
-It runs as many rows as the table for the load says, padded to the size that is fastest. Without a table it serves as
-`no_wait`, where times by length are known it picks rows by them, cells it serves as `late`, and between stages
-`boundary` decides. No usable worker idles while rows wait, unless the table of several workers says so. Why:
-docs/theory/policies.md.
+It runs as many rows as the table for the load says, padded to the size that is fastest. Without a table it serves all
+that waits, or of many rows the size that may be fastest. Where times by length are known it picks rows by them, cells
+it serves as `late`, and between stages `boundary` decides. No usable worker idles while rows wait, unless the table of
+several workers says so. Why: docs/theory/policies.md.
 """
 
 from __future__ import annotations
@@ -83,11 +83,14 @@ class Adaptive(Policy):
         return _cut(offer, planned, window, Formed.TABLE if planned < waiting else Formed.IDLE)
 
     def _planned(self, offer: Offer, window: LengthWindow | None, now: int) -> int:
-        """Rows to run by the table, 0 for none; all that wait if there is none for the load."""
-        control, waiting = offer.state.estimates.control, offer.ready.count
+        """Rows to run by the table, 0 for none; without one see the module's text."""
+        estimates, waiting = offer.state.estimates, offer.ready.count
+        control = estimates.control
+        if control is None and window is None and waiting >= offer.full and estimates.latency[0].uncertain:
+            return estimates.hopeful(offer.full)  # full batches may be too slow to keep up
         if control is None or (control.workers > 1 and offer.shared()):
             return waiting
-        level = offer.state.estimates.level if window is None else _level(offer, control, window, now)
+        level = estimates.level if window is None else _level(offer, control, window, now)
         if level < 0:
             return waiting
         column = column_of(offer, control, now)

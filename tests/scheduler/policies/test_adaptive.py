@@ -42,7 +42,7 @@ def decide(offer: Offer, now: int = 0) -> Cut | Hold:
 
 
 def offered(
-    ready: int, level: int = 0, *, limit: int = 8, idle: tuple[int, ...] = (8,), tables: ControlTables = TABLES,
+    ready: int, level: int = 0, *, limit: int = 8, idle: tuple[int, ...] = (8,), tables: ControlTables | None = TABLES,
     known: dict[str, object] | None = None, **more: object,
 ) -> Offer:  # fmt: skip
     """An offer to a policy with tables. `known`: what else is estimated."""
@@ -125,6 +125,26 @@ def test_one_decision_in_so_many_is_not_followed(waiting: int, error: float, oft
     exact = {"latency": [Curve(Profile(times))]}
     policy = policy_class("adaptive")()
     assert {policy.decide(offered(waiting, known=exact), 0) for _ in range(often)} == {found[0]}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "error", "rows"),
+    [
+        pytest.param(9, 0.2, 6, id="a-size-that-may-be-the-fastest"),
+        pytest.param(9, 0.01, 8, id="or-is"),
+        pytest.param(5, 0.2, 5, id="all-rows"),
+    ],
+)
+def test_before_the_first_table_a_long_queue_is_served_by_hope(waiting: int, error: float, rows: int) -> None:
+    """Full batches, which the warm-up ran alone, can be so slow beside each other that the queue grows for ever."""
+    times = tuple(MS * ms for ms in (10, 11, 12, 13, 14, 15, 16, 17))
+    uncertain, exact = (
+        {"latency": [Curve(Profile(times, errors=errors))]} for errors in ((*[0.01] * 5, error, 0.01, 0.01), ())
+    )
+    for known, expected in ((uncertain, rows), (exact, min(waiting, 8))):
+        decided = decide(offered(waiting, tables=None, known=known))
+        assert isinstance(decided, Cut)
+        assert decided.rows == expected
 
 
 @CI
