@@ -22,8 +22,7 @@ from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import InStream
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.loading import Loader
-from app.engine.streams.stream_allocator import StreamAllocator
-from app.engine.streams.threads import CLOSED, DeviceThread, Health, StreamWorker
+from app.engine.streams.threads import CLOSED, DeviceThread, Health, StreamAllocator, StreamWorker
 from app.engine.streams.unit import UnitRun
 from app.errors import ConfigError
 from app.models.placement import movable

@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, Model
+from app.contract import Array, Model, axis_bounds
 from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Slots
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
-from app.engine.streams.graphs import Shape, lengths_of, sizes_of, variable_axis
-from app.engine.streams.worker_memory import WorkerMemory
+from app.engine.streams.worker_memory import Shape, WorkerMemory
 from app.engine.tensors import padded
 from app.models.base import TORCH_DTYPES, returned, wrong_type
 from app.models.stages.staged import passed_on
 
 Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
+
+_MOST = 64  # graphs of a worker
+_EACH = 16  # for fixed shapes each size up to this has a graph, then powers of two: 21 graphs for 512 rows
+_LENGTHS = 6  # halvings of the bound
+_SHORTEST = 8  # on a GPU batches of shorter rows are not faster
 
 
 class StreamExecutor(Executor):
@@ -54,9 +58,9 @@ class StreamExecutor(Executor):
 
     def shapes(self, largest: int, size: int) -> list[Shape]:
         """The shapes of graphs for `size` rows on a worker of `largest`: one per length, the longest first."""
-        sizes = sizes_of(largest, fixed=not self.padded_axis)
+        sizes = graph_sizes(largest, fixed=not self.padded_axis)
         padded_size = next(one for one in sizes if one >= size)
-        lengths = lengths_of(self.padded_bound, self.model.info.batching.length_buckets, len(sizes))
+        lengths = graph_lengths(self.padded_bound, self.model.info.batching.length_buckets, len(sizes))
         return [Shape(length, padded_size) for length in reversed(lengths)]
 
     def shape(self, worker: int, size: int, longest: Longest) -> Shape | None:
@@ -148,3 +152,37 @@ class StreamExecutor(Executor):
         table[0, :size] = rows
         for row, axis in enumerate(self.axes, 1):
             table[row, :size] = self.pool.lengths[axis][rows]
+
+
+# which batches of a model get a CUDA graph (docs/theory/streams.md, Graphs)
+
+
+def variable_axis(model: Model) -> tuple[str, int]:
+    """Name and bound of the one variable axis along which batches may be padded.
+
+    "" and 0 if there is none or several, if it is unbounded, or if the row check does not refuse models that depend on
+    padding.
+    """
+    inputs = model.info.client_inputs
+    bounds = axis_bounds(inputs)
+    if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.checks.row_check != "refuse":
+        return "", 0
+    return next(iter(bounds.items()))
+
+
+def graph_sizes(largest: int, fixed: bool) -> list[int]:
+    """Batch sizes that get graphs on a worker of so many rows."""
+    if fixed:
+        powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
+        return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
+    steps = {size for n in range(largest.bit_length()) for size in (1 << n, 3 << n)}  # 1, 2, 3, 4, 6, 8, 12, 16, ...
+    return sorted({size for size in steps if size < largest} | {largest})
+
+
+def graph_lengths(bound: int, buckets: tuple[int, ...], sizes: int) -> list[int]:
+    """Lengths that batches are padded to, for so many sizes, ascending."""
+    most = max(1, _MOST // sizes)
+    if buckets:
+        return sorted({bucket for bucket in buckets if bucket < bound} | {bound})[:most]
+    halves = [-(-bound // (1 << n)) for n in range(min(most, _LENGTHS))]
+    return sorted({length for length in halves if length >= _SHORTEST} | {bound})

@@ -24,11 +24,9 @@ from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Shape
-from app.engine.streams.stream_allocator import StreamAllocator
-from app.engine.streams.threads import StreamWorker
+from app.engine.streams.threads import StreamAllocator, StreamWorker
 from app.engine.streams.unit import most_steps
-from app.engine.streams.worker_memory import StageGraph, WorkerMemory
+from app.engine.streams.worker_memory import Shape, StageGraph, WorkerMemory
 from app.errors import ConfigError
 from app.models.base import copied
 from app.models.placement import Placement, place, warn_of_indices

@@ -14,9 +14,8 @@ from traceback import clear_frames
 
 from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import WHOLE, Job, Ran, Stop
-from app.engine.streams.cell_launch import launches
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.launch import Launch
+from app.engine.streams.launch import Launch, launches
 from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 
 from app.engine.streams.cuda import Computation, CudaRuntime
-from app.engine.streams.graphs import Shape
 from app.models.process_state import uncollected
 
 _RESERVED = 64 << 20  # bytes of pinned memory for results
@@ -52,6 +51,17 @@ class StepBuffers:
     def nbytes(self) -> Counter[int]:
         """Bytes that it has for each output."""
         return Counter({number: memory.numel() for number, memory in self._results.items()})
+
+
+class Shape(NamedTuple):
+    """The padded length of the rows of a batch, 0 if they have none, and their number.
+
+    A graph has one. Other batches are padded to the next larger shape, in rows and in length, but never beyond the end
+    of their length bucket.
+    """
+
+    length: int
+    size: int
 
 
 class StageGraph(NamedTuple):

@@ -10,7 +10,7 @@ from torch import nn
 from app.contract import Array, Model
 from app.engine.device import Completion, DeviceOptions
 from app.engine.executor import Job, Stop
-from app.engine.streams.graphs import Shape
+from app.engine.streams.worker_memory import Shape
 
 from ..conformance.stepped import SteppedStreams, try_batch
 from ..rig import Linear, make_model, rows_of

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from app.contract import UNBOUNDED
 from app.engine.streams.cuda import CudaRuntime, set_allocators, torch_release
-from app.engine.streams.graphs import lengths_of, sizes_of, variable_axis
-from app.engine.streams.stream_allocator import StreamAllocator
+from app.engine.streams.executor import graph_lengths, graph_sizes, variable_axis
+from app.engine.streams.threads import StreamAllocator
 from app.errors import ConfigError
 
 from ..rig import X, make_model, tensor
@@ -33,7 +33,7 @@ from ..rig import X, make_model, tensor
     ],
 )
 def test_sizes_of_fixed_rows(largest: int, sizes: list[int]) -> None:
-    assert sizes_of(largest, fixed=True) == sizes
+    assert graph_sizes(largest, fixed=True) == sizes
 
 
 @given(
@@ -42,8 +42,8 @@ def test_sizes_of_fixed_rows(largest: int, sizes: list[int]) -> None:
     buckets=st.lists(st.integers(1, 10_000), max_size=30, unique=True).map(sorted).map(tuple),
 )
 def test_few_graphs_cover_every_batch(largest: int, bound: int, buckets: tuple[int, ...]) -> None:
-    sizes = sizes_of(largest, fixed=False)
-    lengths = lengths_of(bound, buckets, len(sizes))
+    sizes = graph_sizes(largest, fixed=False)
+    lengths = graph_lengths(bound, buckets, len(sizes))
     assert len(sizes) * len(lengths) <= 64
     assert (sizes, lengths) == (sorted(set(sizes)), sorted(set(lengths)))
     assert (sizes[0], sizes[-1]) == (1, largest)

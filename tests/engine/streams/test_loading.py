@@ -20,8 +20,7 @@ from app.engine.device import Completion, DeviceOptions
 from app.engine.executor import Job, Stop
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Shape
-from app.engine.streams.worker_memory import WorkerMemory
+from app.engine.streams.worker_memory import Shape, WorkerMemory
 from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
