@@ -7,21 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.contract import Batching
+from app.engine.cpu.device import CpuDevice
 from app.engine.device import Device, DeviceOptions
-from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache, default_folder
 from app.engine.profiling.service import Profiling
 from app.engine.record_file import RecordFile
+from app.engine.streams import cuda
+from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
-from app.models.placement import Placement
+from app.models.placement import AS_LOADED, Placement
 from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import ClassSpec
+from app.scheduler.types import ClassSpec, WorkerSpec
 from app.settings import MIB, Settings
 
 log = logging.getLogger("starling")
@@ -62,6 +64,28 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
             policy.name, at_once, workers,
         )  # fmt: skip
     return device
+
+
+def make_device(
+    gpu: int | None, capacities: tuple[int, ...], threads: int, cores: int, options: DeviceOptions
+) -> CpuDevice | StreamDevice:
+    """Workers of these capacities on GPU number `gpu`, or, if that is None, with `threads` each on the CPU."""
+    if gpu is None:
+        return CpuDevice(capacities, threads, cores, options)
+    # One thread for each worker: models that cannot be moved to the GPU must not hold up the launcher.
+    host = CpuDevice(capacities, 1, cores, replace(options, placement=AS_LOADED))
+    return StreamDevice(cuda.CudaRuntime(gpu), worker_specs(capacities, options), options, host)
+
+
+def worker_specs(capacities: tuple[int, ...], options: DeviceOptions) -> tuple[WorkerSpec, ...]:
+    """The workers of a GPU with their streams' priorities.
+
+    With `keeps_one` the largest of several, the last among equals, gets the highest priority: the scheduler keeps that
+    one for real-time work.
+    """
+    kept = max(range(len(capacities)), key=lambda worker: (capacities[worker], worker))
+    first = -1 if options.keeps_one and len(capacities) > 1 else 0
+    return tuple(WorkerSpec(capacity, first if n == kept else 0) for n, capacity in enumerate(capacities))
 
 
 def memory_of(settings: Settings, models: int, *, on_gpu: bool) -> Memory:

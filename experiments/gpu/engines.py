@@ -15,12 +15,12 @@ from torch import nn
 from app import process
 from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.engine.device import DeviceOptions
-from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
 from app.engine.profiling.profiled_model import Origin
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
+from app.engine_setup import make_device
 from app.models import Staged
 from app.models.placement import Placement
 from app.scheduler.policies import policy_class

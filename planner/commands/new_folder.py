@@ -20,7 +20,7 @@ from app.errors import ConfigError
 from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.model_files import file_at
 from app.models.repository import NAME
-from app.models.sources.onnx_files import external_files
+from app.models.sources.onnx_model import external_files
 from app.models.sources.opening import MODEL_FILES
 from app.values.tensors import v2_request
 from planner.commands.checked_models import Checked, check

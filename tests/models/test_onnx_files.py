@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from app.errors import ConfigError
-from app.models.sources.onnx_files import external_files
-from app.models.sources.onnx_model import OnnxModel
+from app.models.sources.onnx_model import OnnxModel, external_files
 from planner.commands.new_folder import make
 
 from . import onnx_graphs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from app.models.description.config import FILE_NAME, ModelTable, parse_config
 from app.models.description.config_tables import AXIS_NAME, TensorTable, is_fixed
 from app.models.model_files import file_at
 from app.models.sources.imports import optional
-from app.models.sources.onnx_files import external_files
 
 #: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that
 #: onnxruntime takes, the others have no V2 datatype.
@@ -29,6 +30,10 @@ _DATATYPES = {
     "tensor(bool)": "BOOL",
 }
 _FATAL = 4  # level of onnxruntime's log: its errors are also exceptions, and its lines have colour codes
+#: In the bytes of a graph, a protobuf: the key of an entry, which a tensor has in its field 13, as metadata have theirs
+#: in others. Its length is before it; its value follows, with its length.
+_LOCATION = re.compile(rb"j(?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])\n\x08location\x12")
+_MORE = 0x80  # of a length's first byte: there is a second
 
 Tables = list[dict[str, Any]]
 
@@ -92,6 +97,34 @@ def _as_returned(value: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "OU":
         return value
     return np.array([str(one).encode() for one in value.reshape(-1)], object).reshape(value.shape)
+
+
+# the files beside it that hold its weights: the graph names them, and no library is needed to read it
+
+
+def external_files(path: Path) -> list[str]:
+    """The files that hold the graph's weights, relative to its folder, each once.
+
+    Raises ConfigError naming the graph if one is outside of the folder, and if the graph cannot be read.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            ends = [key.end() for key in _LOCATION.finditer(data)]
+            found = dict.fromkeys(_location(data, end).decode() for end in ends)
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError(f"{path}: expected an ONNX graph: {error}") from None
+    for name in found:
+        place = PurePosixPath(name)
+        if place.is_absolute() or ".." in place.parts or not place.name:
+            raise ConfigError(f"{path}: expected its weights in files beside it, got {name!r}")
+    return list(found)
+
+
+def _location(data: mmap.mmap, at: int) -> bytes:
+    length, begin = data[at], at + 1
+    if length >= _MORE:
+        length, begin = length - _MORE + (data[begin] << 7), begin + 1
+    return data[begin : begin + length]
 
 
 # what model.toml leaves out
