@@ -1,21 +1,21 @@
-"""A served model: admits calls and leases slots to them, and records what its units return."""
+"""A served model: admits calls and leases slots to them, records what its units return, and reports on itself."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
-from typing import cast
+from typing import Any, cast
 
 from app.contract import CLASSES, FinishedBatch, GeneratedText, Model, ModelCall, Times
 from app.engine.device import Completion
 from app.engine.executor import Executor, Ran, Readers
-from app.engine.lease import Intake, Lease
+from app.engine.lease import Intake, Lease, Placed
 from app.engine.outputs import note_rows, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.engine.reports import Reported
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
+from app.observe.snapshot import ActivationMemory, Gauges, Plan
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
 from app.values.arrays import check_range
 
@@ -24,8 +24,10 @@ log = logging.getLogger("starling.engine")
 _ENDED = RowState.ENDED
 
 
-class ServedModel(Reported):
-    """Implements contract.Served."""
+class ServedModel(Placed):
+    """Implements contract.Served. `stages`: those that run one by one; 0 for a model in one piece, 1 for a recurrent
+    model that runs by its cell.
+    """
 
     def __init__(self, model: Model, executor: Executor, program: int, profiled: ProfiledModel, intake: Intake) -> None:
         super().__init__(model, executor, program, intake)
@@ -203,6 +205,96 @@ class ServedModel(Reported):
             return False
         self._row_bytes = self.activations.row_bytes
         return True
+
+    # what it tells of itself
+
+    def gauges(self) -> Gauges:
+        """The state of the model at this moment."""
+        scheduler, state, profiled = self.intake.scheduler, self.state, self.profiled
+        activations, cell = self.activations, self._cell
+        estimates, control = state.estimates, state.estimates.control
+        loads, tables = ((), ()) if control is None else (control.loads, control.tables)
+        stages = 0 if cell else self.stages
+        return Gauges(
+            self.stats,
+            waiting={name: state.queue.waiting[klass] for name, klass in CLASSES.items()},
+            demand_ns={name: state.queue.demand_ns[klass] for name, klass in CLASSES.items()},
+            oldest_ns=self._oldest_ns(),
+            pending_calls=self._pending_calls(),
+            preferred=scheduler.policies[self.program].target(estimates),
+            rate=estimates.arrivals.rate,
+            slots_used=self.pool.used,
+            activations=None
+            if activations is None
+            else ActivationMemory(len(activations), activations.nbytes, activations.reserved),
+            regression=(estimates.line.alpha, estimates.line.beta, estimates.line.residual),
+            at_stages=self._at_stages(),
+            workers=len(scheduler.device.workers),
+            program=self.program,
+            scale=estimates.latency[0].speed.scale,
+            level=-1 if control is None else estimates.level,
+            plan=Plan(stages, cell, profiled.profile.batch_ns, profiled.origin, loads, tables),
+        )
+
+    def _oldest_ns(self) -> int:
+        """How long the oldest best-effort row has waited; 0 if none waits."""
+        arrived = self.intake.scheduler.oldest(self.program, Klass.BEST_EFFORT)
+        return 0 if arrived is None else max(0, self.intake.clock() - arrived)
+
+    def _pending_calls(self) -> int:
+        """Calls admitted and not yet running."""
+        leases = (cast("Lease", call) for call in self.intake.scheduler.calls if call.program == self.program)
+        return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
+
+    def _at_stages(self) -> list[tuple[int, int]]:
+        """For a model in stages: (waiting rows, running rows) by stage."""
+        if not self.stages:
+            return []
+        program = self.program
+        running = [0] * self.stages
+        for unit in self.intake.scheduler.units.values():
+            if unit.program == program:
+                running[unit.stage] += len(unit.rows)
+        return list(zip(self.intake.scheduler.waiting_by_stage(program), running, strict=True))
+
+    def statistics(self) -> dict[str, Any]:
+        """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""
+        gauges, stats, profiled, estimates = self.gauges(), self.stats, self.profiled, self.state.estimates
+        latency, policy = estimates.latency[0], self.intake.scheduler.policies[self.program]
+        regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
+        return {
+            **stats.triton(),
+            "starling": {
+                "queue_length": sum(gauges.waiting.values()),
+                "arrival_rate": gauges.rate,
+                "preferred_batch_size": gauges.preferred,
+                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(profiled.profile.batch_ns, 1)},
+                "regression": {name: ns / 1e6 for name, ns in regression},
+                "classes": gauges.classes(),
+                "policy": self.info.batching.policy,
+                "reorders": policy.reorders(estimates),
+                "batch_scale": latency.speed.scale,
+                "slowdown_scale": latency.speed.slower,
+                "handover_ms": latency.handover.ns / 1e6,
+                "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},
+                "beside": dict(profiled.slowdowns),
+                "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(stats.batches.items())},
+                **self._stage_statistics(gauges.at_stages),
+            },
+        }
+
+    def _stage_statistics(self, at_stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """For a model in stages: rows at each stage, and its batches by size and operation."""
+        stages = [
+            {
+                "rows_waiting": waiting,
+                "rows_running": running,
+                "batches": {str(rows): parts.count for rows, parts in stats.by_size().items()},
+                "operations": stats.operations(),
+            }
+            for (waiting, running), stats in zip(at_stages, self.stats.stages, strict=True)
+        ]
+        return {"stages": stages} if stages else {}
 
 
 def _give(rows: Mapping[int, Row], pieces: Mapping[int, GeneratedText]) -> None:
