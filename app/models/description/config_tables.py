@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, model_validator
 
 from app.contract import DATATYPES, is_integer
 from app.models.tasks.task_specs import TASKS
@@ -37,23 +37,20 @@ def expects(wanted: str, fits: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        (type(axis) is int and (axis >= 1 or axis == -1)) or (isinstance(axis, str) and AXIS_NAME.fullmatch(axis))
+        for axis in value
+    )
+
+
 class TensorTable(Table):
     name: Annotated[str, expects("a name in one line, without spaces at its ends", _TENSOR_NAME.fullmatch)]
     datatype: Annotated[str, expects(f"one of {', '.join(DATATYPES)}", DATATYPES.__contains__)]
-    shape: list[int | str]
-
-    @field_validator("shape", mode="before")
-    @classmethod
-    def _axes_are_lengths_or_names(cls, value: Any) -> Any:
-        wanted = 'expected a list of lengths (at least 1), -1 or axis names like "tokens"'
-        if not isinstance(value, list):
-            raise ValueError(f"{wanted}, got {value!r}")  # noqa: TRY004 - pydantic only takes ValueError
-        for axis in value:
-            length = isinstance(axis, int) and not isinstance(axis, bool) and (axis >= 1 or axis == -1)
-            name = isinstance(axis, str) and AXIS_NAME.fullmatch(axis)
-            if not length and not name:
-                raise ValueError(f"{wanted}, got {axis!r} in {value!r}")
-        return value
+    shape: Annotated[
+        SkipValidation[list[int | str]],
+        expects('a list of lengths (at least 1), -1 or axis names like "tokens"', _is_shape),
+    ]
 
 
 class InputTable(TensorTable):
