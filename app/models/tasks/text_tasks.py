@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.contract import Answers, Front, Model, ModelInfo, TensorSpec
+from app.contract import Answers, Checks, Front, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
+from app.models.decoders.detokenizer import Detokenizer
+from app.models.decoders.parameters import Parameters
+from app.models.decoders.texts import TextDecoder
 from app.models.description.config_tables import TaskTable
 from app.models.sources.hubs import Made
 from app.models.tasks import task_specs
@@ -24,9 +27,10 @@ from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import RANKINGS, Labels, Masks, Ranks, task_model
 from app.models.tasks.task_specs import vector
 from app.models.tasks.text_readers import MaskReader, ReadingRules, TextReader, most_tokens
-from app.models.tasks.writing import bounds_of, open_writing, prefix_of
+from app.models.tasks.writing import ConversationReader, IdsReader, WrittenTexts, bounds_of, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
+_TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try a model that writes with
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,9 @@ def _zero_shot(text: TextModel) -> Model:
 
 
 def _writing(task: str, text: TextModel) -> Model:
+    """Raises ConfigError for an architecture that cannot run step by step."""
+    from app.models.decoders.decoder import DecoderModel  # which imports transformers
+
     model, options, tokenizer = text.model, text.options, text.tokenizer
     positions, read = _positions(model), options.max_tokens
     encodes = bool(model.config.is_encoder_decoder)
@@ -159,7 +166,15 @@ def _writing(task: str, text: TextModel) -> Model:
         cut=None if bounds.both is None else max(1, bounds.both - bounds.usual),
         bos=tokenizer.bos_token_id if adds_bos else None,
     )
-    return open_writing(text.info, model, tokenizer, bounds, reader)
+    texts, answers = reader(), WrittenTexts(task_specs.WRITTEN)
+    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
+    chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
+    front = Front(texts, answers, chat=chat, ids=Front(reader(kind=IdsReader), answers))
+    made = task_model(text.info, module, front, task_specs.WRITTEN)
+    checks = Checks(tuple(replace(row, parameters=_TRIED) for row in made.checks.samples))
+    beams = model.generation_config.num_beams or 1
+    note = f"generation_config.json: num_beams is {beams}, but texts are written by one beam" if beams > 1 else ""
+    return replace(made, checks=checks, read_parameters=Parameters.read, writes=True, note=note)
 
 
 #: By task, what makes its model. It raises ConfigError if the model's files do not fit the task.

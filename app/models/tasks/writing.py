@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.contract import Answers, Array, Checks, Front, Model, ModelInfo, TextCut, Translated
+from app.contract import Answers, Array, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
-from app.models.decoders.detokenizer import Detokenizer
-from app.models.decoders.parameters import Bounds, Parameters, usual_length
-from app.models.decoders.texts import TextDecoder
+from app.models.decoders.parameters import Bounds, usual_length
 from app.models.description.config_tables import TaskTable
-from app.models.tasks import task_specs
-from app.models.tasks.task_answers import task_model
 from app.models.tasks.text_readers import CallTexts, TextReader
 from app.models.tasks.tokenizing import TokenIds
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
-_TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try the model with
 
 
 class WrittenTexts(Answers):
@@ -79,25 +73,6 @@ class IdsReader(TextReader):
             rows = [ids[-kept:] if left else ids[:kept] for ids in rows]
         found = [TokenIds(ids, [0] * len(ids)) for ids in rows]
         return self.call_rows(call, found)
-
-
-def open_writing(
-    info: ModelInfo, model: Any, tokenizer: Any, bounds: Bounds, reader: Callable[..., TextReader]
-) -> Model:
-    """`tokenizer`: transformers' own. `reader` makes one of a kind. Raises ConfigError for an architecture that cannot
-    run step by step.
-    """
-    from app.models.decoders.decoder import DecoderModel  # which imports transformers
-
-    texts, answers = reader(), WrittenTexts(task_specs.WRITTEN)
-    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, texts.backend), bounds)
-    chat = None if tokenizer.chat_template is None else Front(reader(kind=ConversationReader), answers)
-    front = Front(texts, answers, chat=chat, ids=Front(reader(kind=IdsReader), answers))
-    made = task_model(info, module, front, task_specs.WRITTEN)
-    checks = Checks(tuple(replace(row, parameters=_TRIED) for row in made.checks.samples))
-    beams = model.generation_config.num_beams or 1
-    note = f"generation_config.json: num_beams is {beams}, but texts are written by one beam" if beams > 1 else ""
-    return replace(made, checks=checks, read_parameters=Parameters.read, writes=True, note=note)
 
 
 def bounds_of(model: Any, options: TaskTable, positions: int | None, most_read: int) -> Bounds:
