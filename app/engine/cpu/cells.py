@@ -32,18 +32,17 @@ class CellExecutor(CpuExecutor):
 
     rows: CellRows
 
-    def __init__(self, model: Model, pool: Pool, slots: int) -> None:
+    def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
-        self._slots = slots
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
         if self.steps is None:
             inputs, keywords, *_ = self.batch(slots[:1])
             first = FirstStep.of(self.cell, inputs, keywords)
-            self.activations = self.rows = CellRows(self._slots, first)
+            self.activations = self.rows = CellRows(self.pool.end, first)
             self.steps = first.steps
         return super().trial(slots, size)
 

@@ -15,6 +15,8 @@ from app.models.recurrent.cells import CellModel
 from app.models.sources.onnx_model import OnnxModel
 from app.scheduler.types import WorkerSpec
 
+_KINDS: dict[type, type[CpuExecutor]] = {CellModel: CellExecutor, TextDecoder: DecodingExecutor}
+
 
 class CpuDevice(WorkerThreads):
     """Implements engine.device.Device. Compute threads times running workers never exceed the cores."""
@@ -37,12 +39,8 @@ class CpuDevice(WorkerThreads):
     def open(self, model: Model, slots: int) -> Executor:
         if isinstance(model.call, OnnxModel):
             model.call.use_threads(self.threads)
-        placed, pool = place(model, self._placement), Pool(model.info.client_inputs, slots)
-        if isinstance(model.call, CellModel):
-            return CellExecutor(placed, pool, slots)
-        if isinstance(model.call, TextDecoder):
-            return DecodingExecutor(placed, pool)
-        return CpuExecutor(placed, pool)
+        kind = _KINDS.get(type(model.call), CpuExecutor)
+        return kind(place(model, self._placement), Pool(model.info.client_inputs, slots))
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """Runs on the caller's thread, because the workers may be serving other models."""

@@ -59,12 +59,12 @@ class CellSlabs(StepSlabs):
 class CellStreamExecutor(StreamExecutor):
     """For a model that is `stepwise`. `steps` is None until a row has been tried."""
 
-    def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool, slots: int) -> None:
+    def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool) -> None:
         super().__init__(model, pool, runtime, graphs)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
         self.graphs, self.padded_axis, self.padded_bound = graphs, "", 0  # what a step computes has no length
-        self._slots = slots
+        self._slots = pool.end
         self.slabs: CellSlabs  # once it has been tried
         self.rows = Kept[int]()  # the steps that each row has made
         self._first = self.index_rows  # the first row of the index that is used for a cell

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -37,26 +37,22 @@ T = TypeVar("T")
 log = logging.getLogger("starling.engine")
 
 
+@dataclass(eq=False)
 class Loader:
-    """Places and tries models, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
+    """Places and tries models, on a stream of its own. Blocks: not for the event loop nor the device's threads.
 
-    def __init__(
-        self,
-        streams: StreamAllocator,
-        workers: Sequence[StreamWorker],
-        placement: Placement,
-        in_stream: InStream,
-        units: int,
-    ) -> None:
-        """`units`: of one worker that may be under way at once."""
-        self._runtime = in_stream.runtime
-        self._health = workers[0].health
-        self._streams = streams
-        self._workers = workers
-        self._placement = placement
-        self._in_stream = in_stream
-        self._units = units
-        self._stream = streams.take(0)
+    `units`: of one worker that may be under way at once.
+    """
+
+    streams: StreamAllocator
+    workers: Sequence[StreamWorker]
+    placement: Placement
+    in_stream: InStream
+    units: int
+
+    def __post_init__(self) -> None:
+        self._runtime, self._health = self.in_stream.runtime, self.workers[0].health
+        self._stream = self.streams.take(0)
         self._lock = threading.Lock()  # held while the stream is used
         #: Models that draw random numbers, where that and captures exclude each other.
         self._drawing: WeakSet[StreamExecutor] = WeakSet()
@@ -106,13 +102,11 @@ class Loader:
         with self._lock:
             try:
                 self.perform(self._runtime.settle)
-                placed = self.perform(partial(place, model, self._placement))
-                pool = StreamPool(model.info.client_inputs, slots, self._in_stream)
-                if stepwise(placed):
-                    executor: StreamExecutor = CellStreamExecutor(placed, pool, self._runtime, graphs, slots)
-                else:
-                    executor = StreamExecutor(placed, pool, self._runtime, graphs)
-                for worker in self._workers:
+                placed = self.perform(partial(place, model, self.placement))
+                pool = StreamPool(model.info.client_inputs, slots, self.in_stream)
+                kind = CellStreamExecutor if stepwise(placed) else StreamExecutor
+                executor = kind(placed, pool, self._runtime, graphs)
+                for worker in self.workers:
                     executor.memories.append(self._memory(executor, worker))
             except Exception as exc:
                 if fault_of(exc) is not Fault.OOM:  # pinned memory has errors of its own
@@ -124,7 +118,7 @@ class Loader:
         info = executor.model.info
         largest = min(worker.spec.capacity, info.batching.max_batch)
         index = self._runtime.empty((executor.index_rows, largest), torch.int64)
-        stream = self._streams.take_unused(worker.spec.priority) if executor.graphs else None
+        stream = self.streams.take_unused(worker.spec.priority) if executor.graphs else None
         if executor.graphs and stream is None:
             log.warning("model %s: no stream is left to capture on: it runs without graphs", info.name)
             executor.graphs = False
@@ -143,7 +137,7 @@ class Loader:
         batch, since otherwise a model that depends on padding would pass the row check; and a cell, which has no
         outputs when it is measured. Raises what the model raises.
         """
-        workers = [worker for worker in self._workers if worker.spec.capacity >= size]
+        workers = [worker for worker in self.workers if worker.spec.capacity >= size]
         if not workers:
             raise ConfigError(f"no worker takes a batch of {size} rows")
         with self._lock, torch.inference_mode():
@@ -171,7 +165,7 @@ class Loader:
             for worker in workers:
                 _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
                 seconds.append(second)
-                steps = self._units if executor.activations is None else most_steps(self._units)
+                steps = self.units if executor.activations is None else most_steps(self.units)
                 executor.memories[worker.index].reserve(steps)
         finally:
             executor.pool.renew(slots)

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -130,6 +131,7 @@ class StreamAllocator:
             self._unused[priority].append(stream)
 
 
+@dataclass(eq=False)
 class StreamWorker:
     """A worker: a stream to compute on, a stream that copies results to the host, a launcher and a completer thread.
 
@@ -137,28 +139,21 @@ class StreamWorker:
     its last step had computed, by the host's `clock`.
     """
 
-    def __init__(
-        self,
-        index: int,
-        spec: WorkerSpec,
-        runtime: CudaRuntime,
-        streams: StreamAllocator,
-        health: Health,
-        clock: Callable[[], int],
-    ) -> None:
-        self.index = index
-        self.spec = spec
-        self.runtime = runtime
-        self.health = health
-        self.clock = clock
-        self._streams = streams
-        self.stream = streams.take(spec.priority)
-        self.out = streams.take(spec.priority)
-        self.launcher = DeviceThread(f"launcher {index}", runtime, health)
-        self.completer = DeviceThread(f"worker {index}", runtime, health)
-        self.computed = 0
+    index: int
+    spec: WorkerSpec
+    runtime: CudaRuntime
+    streams: StreamAllocator
+    health: Health
+    clock: Callable[[], int]
+    computed: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream, self.out = (self.streams.take(self.spec.priority) for _ in range(2))
+        self.launcher, self.completer = (
+            DeviceThread(f"{name} {self.index}", self.runtime, self.health) for name in ("launcher", "worker")
+        )
 
     @cached_property
     def ends(self) -> Any:
         """A stream for its completer's work, which must not wait for results of later steps queued on `out`."""
-        return self._streams.take(self.spec.priority)
+        return self.streams.take(self.spec.priority)
