@@ -15,6 +15,7 @@ from app.models.base import one_line, with_place
 from app.models.checks.calling import call_directly, on_thread
 from app.models.checks.trial import (
     REPLACES_NONE,
+    NeverFits,
     Unfit,
     check_independence,
     fit_row,
@@ -139,7 +140,7 @@ def _tried(model: Model, replaces: bool) -> tuple[list[str], Unfit | None]:
     try:
         return try_model(model), None
     except Unfit as error:
-        if not model.checks.allow_untried and (replaces or error.never_fits):
+        if not model.checks.allow_untried and (replaces or isinstance(error, NeverFits)):
             raise ConfigError(f"{error}. {REPLACES_NONE}" if replaces else str(error)) from error
         return [f"{error}; it would serve as untried, and replace no version that works"], error
 

@@ -56,12 +56,11 @@ REPLACES_NONE = "It replaces no version that works, unless model.toml says allow
 
 
 class Unfit(Exception):
-    """The model raises on every made-up row, at every batch size. The message says what it raises, where and why.
+    """The model raises on every made-up row, at every batch size. The message says what it raises, where and why."""
 
-    `never_fits`: an empty batch raises the same, so no row can fit.
-    """
 
-    never_fits = False
+class NeverFits(Unfit):
+    """An empty batch raises the same, so no row can fit."""
 
 
 def fit_row(model: Model, run: Run) -> SampleRow:
@@ -94,9 +93,8 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     if never_fits:
         declared = _declared(model.info, first)
         remedy = f"an empty batch raises it, too, so no row can fit: correct the model, or {declared}"
-    unfit = Unfit(f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {remedy}")
-    unfit.never_fits = never_fits
-    raise unfit from first
+    unfit = NeverFits if never_fits else Unfit
+    raise unfit(f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {remedy}") from first
 
 
 def _declared(info: ModelInfo, error: Exception) -> str:

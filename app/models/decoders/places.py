@@ -40,11 +40,6 @@ class Places(Generic[T]):
         self.read = decoder.slab(count, read_columns) if read_columns else None
         self.cache = decoder.cache(self.own, self.read)
 
-    @property
-    def free(self) -> int:
-        """Places that no row has."""
-        return self._at.count(None)
-
     def arrange(self, rows: Sequence[PlacedText[T]], more: int) -> list[PlacedText[T]]:
         """Move exactly these rows to the first places, ending at one column, and keep the next `more` places empty.
         Returns the rows in the order of their places."""

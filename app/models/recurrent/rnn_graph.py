@@ -20,7 +20,6 @@ from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.advice import advice_on
 from app.models.sources.imports import PATCHING
-from app.models.sources.tracing import trace_one_at_a_time
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 _NAMES = "nn.LSTM, nn.GRU or nn.RNN"
@@ -111,7 +110,6 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
     rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
     tracer = _Tracer(autowrap_modules=(math,), autowrap_functions=_PACKING)
     tracer._autowrap_search.append(packing)  # where they are called as nn.utils.rnn.pack_padded_sequence
-    trace_one_at_a_time()
     try:
         with PATCHING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.fx warns of arguments with a default

@@ -41,7 +41,7 @@ class Decoding:
     def free(self) -> int:
         """Places that no row has."""
         self.executor.activations.arrange([])
-        return self.executor.activations.places.free
+        return self.executor.activations.places._at.count(None)
 
     def add(self, ids: Sequence[int], **parameters: Any) -> int:
         (slot,) = self.pool.take(1)
