@@ -15,7 +15,6 @@ from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows
 from app.models.base import stacked
 from app.models.process_state import SeedWatch, Setting
-from app.models.server_inputs import with_server_inputs
 from app.scheduler.types import Klass, Outcome
 
 NO_BOUND = 1 << 30  # rows
@@ -169,11 +168,6 @@ class Executor:
     def stacked(self, position: int, rows: Sequence[int]) -> Any:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""
         return stacked([self.pool.views[position][slot] for slot in rows], self.pool.specs[position])
-
-    def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:
-        """All inputs of a batch: those that clients send, and the masks and lengths made from the rows' lengths."""
-        inputs = self.model.info.inputs
-        return sent if len(sent) == len(inputs) else with_server_inputs(inputs, sent, lengths, longest)
 
     def answers(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
         """Split a result into outputs and the rows' lengths along own axes, which models return last."""

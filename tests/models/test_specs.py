@@ -16,9 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from app.contract import DATATYPES, UNBOUNDED
 from app.errors import ConfigError
-from app.models.base import copied, normalise, one_line, returned
+from app.models.base import copied, normalise, one_line, returned, with_server_inputs
 from app.models.description.config import model_info, read_config
-from app.models.server_inputs import with_server_inputs
 
 from .folders import source_of, table, toml_of, write_model
 

@@ -24,7 +24,7 @@ from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
-from app.models.base import copied, returned
+from app.models.base import copied, returned, with_server_inputs
 from app.models.process_state import ProcessState, named
 from app.models.stages.staged import passed_on
 from app.scheduler.types import DeviceSpec, Fault
@@ -286,7 +286,8 @@ class CpuExecutor(Executor):
             inputs.append(gather_rows(slab, spec, index, shorter, longest))
         if self._plain_input:
             return inputs, {}, lengths, longest
-        return self.complete(inputs, of_rows, longest), self.keywords(rows), lengths, longest
+        inputs = with_server_inputs(self.model.info.inputs, inputs, of_rows, longest)
+        return inputs, self.keywords(rows), lengths, longest
 
     def scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
         """Copy the model's outputs into memory of their own, without the padding rows.

@@ -22,7 +22,7 @@ from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.worker_memory import Shape, WorkerMemory
 from app.engine.tensors import padded
-from app.models.base import TORCH_DTYPES, returned, wrong_type
+from app.models.base import TORCH_DTYPES, returned, with_server_inputs, wrong_type
 from app.models.stages.staged import passed_on
 
 Longest = Mapping[str, int]  # of the rows of a batch, along each variable axis
@@ -124,7 +124,7 @@ class StreamExecutor(Executor):
             staged[position] if rows is None else gather_rows(rows, spec, index[0, :size], lengths, longest)
             for position, (spec, rows) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
         ]
-        return self.complete(sent, lengths, longest)
+        return with_server_inputs(self.model.info.inputs, sent, lengths, longest)
 
     def outputs(self, result: Any, size: int, longest: Longest) -> list[torch.Tensor]:
         """The model's result, checked, as contiguous tensors. ConfigError if it is not as declared."""

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
-from app.models.base import stacked, stored, to_bits
-from app.models.server_inputs import with_server_inputs
+from app.models.base import stacked, stored, to_bits, with_server_inputs
 
 ROWS = 4  # for the row check: enough to reorder, few enough to be cheap
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
@@ -181,8 +180,6 @@ def stack(
     padded = [*rows, *[rows[-1]] * ((size or len(rows)) - len(rows))]
     sent = [spec for spec in inputs if not spec.made]
     batch = [stacked([row.arrays[index] for row in padded], spec) for index, spec in enumerate(sent)]
-    if len(sent) == len(inputs):
-        return batch
     of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
     return with_server_inputs(inputs, batch, of_rows, longest(rows))
 
