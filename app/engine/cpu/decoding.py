@@ -183,7 +183,7 @@ class DecodingExecutor(CpuExecutor):
         """Write one more token for each of these rows, which are at the first places. Returns its nanoseconds."""
         begin, places = time.perf_counter_ns(), self.activations.places
         texts = [row.text for row in rows]
-        self._call.extend(texts, places.step(rows, [text.last for text in texts]))
+        self._call.extend(texts, places.step(rows, [text.ids[-1] for text in texts]))
         places.stepped(rows)
         self._last_ns = time.perf_counter_ns() - begin
         return self._last_ns

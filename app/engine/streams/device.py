@@ -113,9 +113,6 @@ class StreamDevice:
         """Have a worker run a job, and wait for it."""
         done: Future[Completion] = Future()
         self._submit(worker, job, Stop(), done.set_result)
-        return self._wait_for(done)
-
-    def _wait_for(self, done: Future[Completion]) -> Completion:
         return done.result()
 
     def arrive(self, executor: Executor, slots: Slots) -> None:

@@ -87,12 +87,6 @@ class StreamExecutor(Executor):
         """Do all that units of this size do, so that it can be captured afterwards."""
         self.whole(index, slots, size, longest)
 
-    def step(
-        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
-    ) -> list[torch.Tensor]:
-        """What one launch does after its rows are known, or its graph: run one stage, see `run`."""
-        return self.run(stage, passed, index, slots, size, longest)
-
     def run(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, slots: Slots, size: int, longest: Longest
     ) -> list[torch.Tensor]:
@@ -113,6 +107,8 @@ class StreamExecutor(Executor):
         results = passed_on(result, stage, size)
         self.passed.learn(stage, results, longest)
         return list(results)
+
+    step = run  # what one launch does after its rows are known, or its graph
 
     def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:
         """The inputs of a batch, see `run`. Blocks for those without memory on the device."""

@@ -117,11 +117,6 @@ class Parameters(Table):
         return found
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The parameters that the request has, by name."""
-        return {name: value for name, value in self if value is not None}
-
-    @property
     def samples(self) -> bool | None:
         """Whether tokens are sampled; None: as the model's default."""
         if self.temperature == 0:
@@ -181,7 +176,7 @@ class TokenChooser:
         """`prompt`: how many tokens the decoder begins with; `most`: how many it may add."""
         samples = parameters.samples
         self._samples = defaults.do_sample if samples is None else samples
-        wanted = {**defaults.values, **parameters.given}
+        wanted = {**defaults.values, **parameters.model_dump(exclude_none=True)}
         self._processors = _processors(wanted, sorted(defaults.ends), prompt, most)
         self._filters = {
             name: wanted[name] for name in ("temperature", "top_k", "top_p") if wanted.get(name) is not None

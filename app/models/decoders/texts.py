@@ -47,11 +47,6 @@ class Text:
         """How many it has written."""
         return len(self.ids) - self._start
 
-    @property
-    def last(self) -> int:
-        """The token to read next."""
-        return self.ids[-1]
-
     def add(self, token: int) -> None:
         """Its next token."""
         self.ids.append(token)
@@ -159,7 +154,7 @@ class TextDecoder(nn.Module):
         rows = places.begin(texts, begun, [])
         while not all(text.reason for text in texts):
             before = time.perf_counter_ns()
-            logits = places.step(rows, [text.last for text in texts])
+            logits = places.step(rows, [text.ids[-1] for text in texts])
             places.stepped(rows)
             left = [row for row, text in enumerate(texts) if not text.reason]
             self.extend([texts[row] for row in left], logits[left])

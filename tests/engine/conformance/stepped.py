@@ -21,6 +21,7 @@ from app.engine.streams.device import StreamDevice
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.launch import Launch
+from app.engine.streams.threads import StreamWorker
 from app.models.checks.samples import example_row
 from app.scheduler.types import WorkerSpec
 
@@ -121,7 +122,9 @@ class SteppedStreams(StreamDevice):
         for worker in self.workers:
             worker.completer.messages = Steps()
 
-    def _wait_for(self, done: Future[Completion]) -> Completion:
+    def _run(self, worker: StreamWorker, job: Job) -> Completion:
+        done: Future[Completion] = Future()
+        self._submit(worker, job, Stop(), done.set_result)
         while not done.done():
             assert self.turn(), "nothing is left to do, and nobody has answered"
         return done.result()
