@@ -35,11 +35,6 @@ class Placement:
     precision: str = "fp32"
     compile: bool = False
 
-    @property
-    def changes(self) -> bool:
-        """Whether a model is changed at all."""
-        return self.device.type != "cpu" or self.precision != "fp32" or self.compile
-
 
 AS_LOADED = Placement()
 
@@ -69,7 +64,7 @@ def place(model: Model, placement: Placement) -> Model:
     torch.compile appear at its first batch.
     """
     module = model.call
-    if not placement.changes or not movable(model) or not isinstance(module, nn.Module):
+    if placement == AS_LOADED or not movable(model) or not isinstance(module, nn.Module):
         return model
     if placement.compile and isinstance(module, torch.jit.ScriptModule):
         log.warning("model %s: TorchScript is not compiled, torch.compile refuses it", model.info.name)

@@ -179,8 +179,9 @@ class CudaRuntime:
             except BaseException:
                 if torch_release() < _GRAPHS_MAY_DRAW:
                     # The generator believes that the capture goes on, until the next one has ended well.
-                    with suppress(Exception):
-                        kept.append(self._captured(self.graph_pool(), self._one, kept))
+                    with suppress(Exception):  # the smallest work that makes a graph
+                        one = self._captured(self.graph_pool(), lambda: [torch.ones(1, device=self.device)], kept)
+                        kept.append(one)
                 raise
 
     def _captured(self, pool: Any, work: Computation, kept: list[Any]) -> tuple[Callable[[], None], list[torch.Tensor]]:
@@ -199,10 +200,6 @@ class CudaRuntime:
             self._abandon(graph, pool, kept)
             raise
         return graph.replay, outputs
-
-    def _one(self) -> list[torch.Tensor]:
-        """The smallest work that makes a graph."""
-        return [torch.ones(1, device=self.device)]
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any, kept: list[Any]) -> None:
         """A capture has failed. If it was ended, it is a graph that holds its pool until it is destroyed. If CUDA had

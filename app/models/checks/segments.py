@@ -203,7 +203,7 @@ class _Cell:
 
     def alone(self, row: SampleRow) -> list[LoneRow]:
         """The steps of a row."""
-        inputs = [torch.as_tensor(value).to(self.cell.device) for value in stack(self._model.info.inputs, [row])]
+        inputs = [torch.as_tensor(value).to(device_of(self.cell)) for value in stack(self._model.info.inputs, [row])]
         begun = self.cell.begin(inputs, **keywords(self._model, [row], 1))
         limit = min(_STEPS, self.cell.limits(begun)[0])
         self.states, state = len(begun.state), begun.state

@@ -66,11 +66,6 @@ class CellModel(nn.Module):
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights and states."""
-        return self._zero.device
-
     def keeps(self, place: int) -> bool:
         """Whether `finish` takes `ys[place]` of every step, [rows, longest, ...]; else of each row's last step."""
         return self.declared.finishes or leads(self._info.outputs[place])
