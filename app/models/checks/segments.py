@@ -167,18 +167,19 @@ def _cell_segment(model: Model, rows: Sequence[SampleRow]) -> Segment:
     A few rows run alone, and the tensors of each step are kept. The same steps then run in shared batches: rows begin
     one after another, and leave as they end.
     """
-    cell = _Cell(model)
-    first = rows[0]
-    steps = [cell.alone(row) for row in (first, *rows[:0:-1], first)[:_ROWS]]  # the last is shorter
+    call, first = model.call, rows[0]
+    assert isinstance(call, CellModel)
+    steps = [_alone(model, call, row) for row in (first, *rows[:0:-1], first)[:_ROWS]]  # the last is shorter
     lone, last = list(chain.from_iterable(steps)), len(steps[0]) - 1
+    states = [f"state[{place}]" for place in range(len(call.declared.state))]
     names = [spec.name for spec in model.info.outputs]
-    if cell.cell.declared.finishes:
-        names = [f"y[{place}]" if cell.ys > 1 else "y" for place in range(cell.ys)]
-    states = [f"state[{place}]" for place in range(cell.states)]
+    if call.declared.finishes:
+        ys = len(lone[0].made) - len(states) - 1
+        names = [f"y[{place}]" if ys > 1 else "y" for place in range(ys)]
     specs = list(map(spec_of, [*names, *states, "ended"], lone[0].made))
     batches = list(_batches(steps, lone, model.info.batching.max_batch))
-    ends = sorted({0, last // 2, last})
-    return Segment(specs, lone, cell.step, batches, ends, lambda one: cell.step([one]), Cause.MEMORY)
+    ends, step = sorted({0, last // 2, last}), partial(_step, call)
+    return Segment(specs, lone, step, batches, ends, lambda one: step([one]), Cause.MEMORY)
 
 
 def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: int) -> Iterator[TriedBatch]:
@@ -193,38 +194,29 @@ def _batches(steps: Sequence[Sequence[LoneRow]], lone: Sequence[LoneRow], most: 
             yield beside(lone, places[::-1] if now % 2 else places)
 
 
-class _Cell:
-    """Runs a cell on copies: it may write into its arguments, and return the same memory again."""
+def _alone(model: Model, call: CellModel, row: SampleRow) -> list[LoneRow]:
+    """The steps of a row."""
+    inputs = [torch.as_tensor(value).to(device_of(call)) for value in stack(model.info.inputs, [row])]
+    begun = call.begin(inputs, **keywords(model, [row], 1))
+    limit = min(_STEPS, call.limits(begun)[0])
+    state: Tensors = begun.state
+    steps: list[LoneRow] = []
+    while len(steps) < limit and not (steps and steps[-1].made[-1][0]):
+        one = LoneRow(row, [*([] if begun.x is None else [begun.x[:, len(steps)]]), *state], ())
+        steps.append(replace(one, made=_step(call, [one]), where=f"at step {len(steps) + 1}"))
+        state = steps[-1].made[-1 - len(state) : -1]
+    return steps
 
-    def __init__(self, model: Model) -> None:
-        assert isinstance(model.call, CellModel)
-        self._model, self.cell = model, model.call
-        self.ys = self.states = 0  # tensors of both that a step returns
 
-    def alone(self, row: SampleRow) -> list[LoneRow]:
-        """The steps of a row."""
-        inputs = [torch.as_tensor(value).to(device_of(self.cell)) for value in stack(self._model.info.inputs, [row])]
-        begun = self.cell.begin(inputs, **keywords(self._model, [row], 1))
-        limit = min(_STEPS, self.cell.limits(begun)[0])
-        self.states, state = len(begun.state), begun.state
-        steps: list[LoneRow] = []
-        ended = False
-        while not ended and len(steps) < limit:
-            one = LoneRow(row, [*([] if begun.x is None else [begun.x[:, len(steps)]]), *state], ())
-            made = self.step([one])
-            steps.append(LoneRow(row, one.given, made, f"at step {len(steps) + 1}"))
-            state = tuple(made[self.ys :][: self.states])
-            ended = len(made) > self.ys + self.states and bool(made[-1][0])
-        return steps
-
-    def step(self, lone: Sequence[LoneRow]) -> Tensors:
-        """One step of some rows: their ys, states, and which have ended if the cell says so."""
-        given = list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))  # in memory of its own
-        reads = len(given) - self.states
-        stepped = self.cell.step(given[0] if reads else None, tuple(given[reads:]))
-        self.ys = len(stepped.ys)
-        ended = [] if stepped.ended is None else [stepped.ended]
-        return [value.clone() for value in (*stepped.ys, *stepped.state, *ended)]
+def _step(call: CellModel, lone: Sequence[LoneRow]) -> list[torch.Tensor]:
+    """One step of some rows, on copies: a cell may write into its arguments, and return the same memory again. Their
+    ys, states, and which have ended.
+    """
+    given = list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))  # in memory of its own
+    reads = len(given) - len(call.declared.state)
+    stepped = call.step(given[0] if reads else None, tuple(given[reads:]))
+    ended = given[0].new_zeros(len(lone), dtype=torch.bool) if stepped.ended is None else stepped.ended
+    return [value.clone() for value in (*stepped.ys, *stepped.state, ended)]
 
 
 # decoders
