@@ -222,8 +222,6 @@ class Lease(Call):
             return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
         if drop.reason is Reason.DEVICE:
             return NotReady(self._placed.intake.refusing or "the device is lost", retry_after_s=1)
-        if drop.reason is Reason.CLOSED:
-            return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
         row = f" on row {drop.row}" if drop.row > 0 or len(self.rows) > 1 else ""
         what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
         assert self.failure is not None  # which is why the scheduler drops the call

@@ -74,8 +74,7 @@ class ServedModel(Placed):
         wanted = (rows or 1) + self.reserved[klass]
         refusal = intake.scheduler.admit(self.program, wanted, klass, deadline_ns, now, priority)
         if refusal is not None:
-            if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
-                intake.scheduler.refused(self.program, rows, now, klass)
+            intake.scheduler.refused(self.program, rows, now, klass)
             raise self._error_of_refusal(refusal, klass)
 
     def _error_of_refusal(self, refusal: Refusal, klass: Klass) -> StarlingError:
@@ -85,11 +84,8 @@ class ServedModel(Placed):
             which = "best-effort queue" if klass is Klass.BEST_EFFORT else "queue"
             most = self.state.queue.patience[klass].bound
             return QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
-        if refusal.reason is Reason.DEADLINE_UNREACHABLE:
-            return DeadlineUnreachable(
-                f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait
-            )
-        return NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)
+        # `admit` has answered for a closed program and a lost device before it asked the scheduler
+        return DeadlineUnreachable(f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait)
 
     def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
         """Take slots and write the inputs to them; see contract.Served."""
