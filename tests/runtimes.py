@@ -273,6 +273,7 @@ class HostRuntime(_StandIn):
     """
 
     name = "host"
+    clock = staticmethod(time.perf_counter_ns)
 
     def __init__(self) -> None:
         self.streams: list[HostStream] = []

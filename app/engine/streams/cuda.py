@@ -10,6 +10,7 @@ stream.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -107,6 +108,8 @@ class CudaRuntime:
         # Kept for ever: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
         # stream belongs to it.
         self._failed: list[torch.cuda.CUDAGraph] = []
+
+    clock = staticmethod(time.perf_counter_ns)  # of the host
 
     def attach(self) -> None:
         """Each thread calls this before it calls anything else here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -50,7 +50,6 @@ class StreamDevice:
         workers: tuple[WorkerSpec, ...],
         options: DeviceOptions | None = None,
         host: Device | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         options = options or DeviceOptions()
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
@@ -66,9 +65,7 @@ class StreamDevice:
         self._streams = streams = StreamAllocator(runtime.stream)
         self.in_stream = InStream(runtime, streams.take(0))
         self.copier = DeviceThread("copier", runtime, self.health)
-        self.workers = [
-            StreamWorker(index, spec, runtime, streams, self.health, clock) for index, spec in enumerate(workers)
-        ]
+        self.workers = [StreamWorker(index, spec, runtime, streams, self.health) for index, spec in enumerate(workers)]
         #: Waits for the last copies of an unloaded model's rows.
         self.leaving = DeviceThread("unloading", runtime, self.health)
         self.launchers = [self.copier, *(worker.launcher for worker in self.workers)]

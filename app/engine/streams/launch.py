@@ -99,7 +99,7 @@ class Launch:
     def reserve(self) -> None:
         """Choose its graph and take its buffers. Raises if pinned memory runs out."""
         executor, worker, memory = self.executor, self.worker, self.memory
-        self.begun = worker.clock()
+        self.begun = worker.runtime.clock()
         self.longest = executor.lengths_of(self.slots)[1]
         shape = executor.shape(worker.index, self.size, self.longest)
         if shape is not None:
@@ -198,13 +198,13 @@ class Launch:
         """
         if self.error is not None:
             return None
-        worker, now = self.worker, self.worker.clock()
+        worker, now = self.worker, self.worker.runtime.clock()
         infer = worker.runtime.elapsed_ns(self.began, self.computed)
         computed = now - worker.runtime.elapsed_ns(self.computed, self.out_event)
         waited = max(0, computed - infer - max(self.begun, worker.computed))
         worker.computed = computed
         outputs, lengths = self._outputs() if self.answers else ([], None)
-        out = worker.clock() - computed
+        out = worker.runtime.clock() - computed
         return Ran(outputs, waited, infer, out, overlapped=True, ended=tuple(self.ended), lengths=lengths)
 
     def _outputs(self) -> tuple[list[Array], Array | None]:

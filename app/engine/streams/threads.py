@@ -136,7 +136,7 @@ class StreamWorker:
     """A worker: a stream to compute on, a stream that copies results to the host, a launcher and a completer thread.
 
     The launcher launches the steps of its units, and the completer waits for them, the oldest first. `computed`: when
-    its last step had computed, by the host's `clock`.
+    its last step had computed, by the host's clock.
     """
 
     index: int
@@ -144,7 +144,6 @@ class StreamWorker:
     runtime: CudaRuntime
     streams: StreamAllocator
     health: Health
-    clock: Callable[[], int]
     computed: int = 0
 
     def __post_init__(self) -> None:

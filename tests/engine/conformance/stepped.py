@@ -114,7 +114,7 @@ class SteppedStreams(StreamDevice):
 
     def __init__(self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None) -> None:
         specs = tuple(WorkerSpec(capacity) for capacity in capacities)
-        super().__init__(runtime, specs, options, clock=runtime.clock)
+        super().__init__(runtime, specs, options)
         self.fake = runtime
 
     def start(self, report: Report) -> None:
