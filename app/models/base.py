@@ -296,9 +296,14 @@ def device_of(call: Any) -> torch.device:
 
 
 def networks_of(model: Model) -> list[nn.Module]:
-    """The network that a model calls, and those of its stages."""
-    parts = (model.call, *model.stages.calls, model.stages.context)
-    return [part for part in parts if isinstance(part, nn.Module)]
+    """The networks that a model and its stages are, or that they keep: as an object's attributes, in a function's
+    closure, or as the owner of a method.
+    """
+    found: list[Any] = []
+    for part in (model.call, *model.stages.calls, model.stages.context):
+        closed = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+        found += [part, getattr(part, "__self__", None), *closed, *getattr(part, "__dict__", {}).values()]
+    return [one for one in found if isinstance(one, nn.Module)]
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:

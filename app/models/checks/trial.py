@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, one_line, with_place
+from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, networks_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
@@ -236,7 +236,7 @@ def network_warning(model: Model) -> str | None:
 
     Such a model serves, because the weight may be unused, and dropout meant.
     """
-    networks = [net for stage in model.stages.calls or (model.call,) for net in _networks(stage)]
+    networks = networks_of(model)
     named = (found for net in networks for found in net.named_parameters())
     read = ((name, value) for name, value in named if value.is_floating_point() and not value.is_meta)
     wrong = next((name for name, value in read if bool(value.isnan().any())), None)
@@ -251,21 +251,12 @@ def tolerance_of(model: Model) -> Tolerance:
     """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
     tensors = (*model.info.inputs, *model.info.outputs)
     found = {"EXACT", *(spec.datatype for spec in tensors)}
-    weights = [weight for net in _networks(model.call) for weight in chain(net.parameters(), net.buffers())]
+    weights = [weight for net in networks_of(model) for weight in chain(net.parameters(), net.buffers())]
     on_gpu = any(weight.is_cuda for weight in weights)
     found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
     if "FP32" in found:
         found.add(_float32_precision(on_gpu))
     return next(tolerance for name, tolerance in TOLERANCES.items() if name in found)
-
-
-def _networks(call: Any) -> list[nn.Module]:
-    """The model itself, or the networks that another object keeps as attributes, a function in its closure, or whose
-    method is called.
-    """
-    kept = [cell.cell_contents for cell in getattr(call, "__closure__", None) or ()]
-    kept += [getattr(call, "__self__", None), *getattr(call, "__dict__", {}).values()]
-    return [one for one in (call, *kept) if isinstance(one, nn.Module)]
 
 
 def _float32_precision(on_gpu: bool) -> str:
