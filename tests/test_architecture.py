@@ -62,8 +62,7 @@ DOORS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 #: What every kind of device is made of.
 DEVICE = (
-    "app.engine.device", "app.engine.executor", "app.engine.kept", "app.engine.pool",
-    "app.engine.step_slabs", "app.engine.tensors",
+    "app.engine.device", "app.engine.executor", "app.engine.pool", "app.engine.step_slabs", "app.engine.tensors",
 )  # fmt: skip
 BELOW_ROWS = ("app.scheduler.types", "app.scheduler.estimates", "app.scheduler.optimal")
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.

@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from app.contract import CLASSES, Model, ModelInfo
-from app.engine.executor import NO_BOUND
-from app.engine.kept import Kept
+from app.engine.executor import NO_BOUND, Kept
 from app.engine.pool import slot_bytes
 from app.errors import ConfigError
 from app.models.decoders.texts import TextDecoder

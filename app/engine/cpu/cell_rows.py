@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from app.engine.kept import Kept
+from app.engine.executor import Kept
 from app.engine.pool import Slots, pageable
 from app.engine.step_slabs import FirstStep, StepSlabs
 from app.engine.tensors import Place, indices, rows_at

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.kept import Kept
+from app.engine.executor import Kept
 from app.engine.pool import Allocate, Slots
 from app.engine.step_slabs import FirstStep, StepSlabs
 from app.engine.streams.cuda import CudaRuntime
