@@ -61,9 +61,7 @@ DOORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("http", "observe"): ("app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }
 #: What every kind of device is made of.
-DEVICE = (
-    "app.engine.device", "app.engine.executor", "app.engine.pool", "app.engine.step_slabs", "app.engine.tensors",
-)  # fmt: skip
+DEVICE = ("app.engine.device", "app.engine.executor", "app.engine.pool", "app.engine.step_slabs")
 BELOW_ROWS = ("app.scheduler.types", "app.scheduler.estimates", "app.scheduler.optimal")
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {

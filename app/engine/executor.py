@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from app.contract import Array, GeneratedText, Model, TensorSpec
-from app.engine.pool import Pool, Slots
-from app.engine.tensors import Place, pad_beyond, rows_at, select_rows
+from app.engine.pool import Place, Pool, Slots, pad_beyond, rows_at, select_rows
 from app.models.base import stacked
 from app.models.process_state import SeedWatch, Setting
 from app.models.stages.staged import SecondAxes, resized

@@ -18,8 +18,7 @@ from app.contract import Answer, FinishedBatch, GeneratedText, Model, ModelCall,
 from app.engine.device import Completion, Device
 from app.engine.executor import Executor
 from app.engine.outputs import RowPlaces, joined
-from app.engine.pool import Slots
-from app.engine.tensors import neighbours
+from app.engine.pool import Slots, neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Drop, Klass, Reason, Row

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from app.engine.executor import Steps
-from app.engine.pool import Allocate
-from app.engine.tensors import pad_beyond
+from app.engine.pool import Allocate, pad_beyond
 from app.models.recurrent.cells import CellModel, CellStep
 
 

@@ -12,7 +12,7 @@ import torch
 from app.contract import DATATYPES, FinishedBatch
 from app.engine.executor import Ran
 from app.engine.outputs import joined, note_rows, split_by_length
-from app.engine.tensors import neighbours
+from app.engine.pool import neighbours
 from app.errors import ConfigError
 from app.models.base import check_shape, copied, stacked
 

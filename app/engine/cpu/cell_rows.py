@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.executor import Kept
-from app.engine.pool import Slots, pageable
+from app.engine.pool import Place, Slots, indices, pageable, rows_at
 from app.engine.step_slabs import FirstStep, StepSlabs
-from app.engine.tensors import Place, indices, rows_at
 from app.models.recurrent.recurrent import State
 
 _SLAB_BYTES = 1 << 30  # of address space; only written pages take memory

@@ -15,9 +15,8 @@ from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.executor import CpuExecutor, since
 from app.engine.executor import NO_BOUND, Job, Ran, Stop
-from app.engine.pool import Pool, Slots
+from app.engine.pool import Place, Pool, Slots, indices, padded, rows_at
 from app.engine.step_slabs import FirstStep
-from app.engine.tensors import Place, indices, padded, rows_at
 from app.models.recurrent.cells import CellModel, CellStep
 from app.scheduler.types import Klass
 

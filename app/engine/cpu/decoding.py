@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from app.contract import GeneratedText, Model
 from app.engine.cpu.executor import CpuExecutor, since
 from app.engine.executor import TRIED_TOKENS, Job, Kept, Ran, Readers, Steps, Stop
-from app.engine.pool import Pool, Slots
-from app.engine.tensors import padded
+from app.engine.pool import Pool, Slots, padded
 from app.models.decoders.places import PlacedText, Places
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
 from app.scheduler import prefill

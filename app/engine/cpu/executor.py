@@ -22,8 +22,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.device import Completion, Report, failed, fault_of
 from app.engine.executor import NO_BOUND, WHOLE, Executor, Job, Ran, Stop, gather_rows
-from app.engine.pool import Pool, Slots
-from app.engine.tensors import indices, padded
+from app.engine.pool import Pool, Slots, indices, padded
 from app.models.base import copied, returned, with_server_inputs
 from app.models.process_state import ProcessState, named
 from app.models.stages.staged import passed_on

@@ -16,12 +16,11 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.executor import Kept
-from app.engine.pool import Allocate, Slots
+from app.engine.pool import Allocate, Slots, padded
 from app.engine.step_slabs import FirstStep, StepSlabs
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import Longest, StreamExecutor
-from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel
 

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from app.contract import TensorSpec
-from app.engine.pool import Pool, Slots, has_slab
+from app.engine.pool import Pool, Slots, has_slab, neighbours
 from app.engine.streams.cuda import CudaRuntime
-from app.engine.tensors import neighbours
 from app.models.base import TORCH_DTYPES
 
 _TO_COME = sys.maxsize  # as a copy number: not enqueued yet

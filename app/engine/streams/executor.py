@@ -17,11 +17,10 @@ import torch
 
 from app.contract import Array, Model, axis_bounds
 from app.engine.executor import Executor, gather_rows
-from app.engine.pool import Slots
+from app.engine.pool import Slots, padded
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.worker_memory import Shape, WorkerMemory
-from app.engine.tensors import padded
 from app.models.base import TORCH_DTYPES, returned, with_server_inputs, wrong_type
 from app.models.stages.staged import passed_on
 

@@ -14,12 +14,11 @@ import torch
 
 from app.contract import Array
 from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
-from app.engine.pool import Slots
+from app.engine.pool import Place, Slots
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.worker_memory import StageGraph
-from app.engine.tensors import Place
 from app.models.base import copied
 
 
