@@ -51,8 +51,6 @@ class Placed:
     def __init__(self, model: Model, executor: Executor, program: int, intake: Intake) -> None:
         self.model, self.executor, self.program, self.intake = model, executor, program, intake
         self.pool, self.activations = executor.pool, executor.activations
-        if self.activations is not None:
-            self.pool.on_freed = self.activations.release
         #: Whether some output has a variable length, so that it must be cut to the call's own.
         self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
         self.reserved = [0, 0]

@@ -62,7 +62,6 @@ class Pool:
         self._taken = bytearray(slots)
         self._cursor = 0
         self.used = 0
-        self.on_freed: Callable[[Slots], None] | None = None  # called with slots before they are free
         self.on_unused: Callable[[], None] | None = None  # called when no slot is in use any more
 
     @property
@@ -106,8 +105,6 @@ class Pool:
 
     def give_back(self, slots: Slots) -> None:
         """Free slots. No unit may still read their rows."""
-        if self.on_freed is not None:
-            self.on_freed(slots)
         taken = self._taken
         for slot in slots:
             taken[slot] = 0

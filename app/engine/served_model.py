@@ -186,6 +186,8 @@ class ServedModel(Placed):
                 slots.append(row.slot)
                 row.slot = -1
         if slots:
+            if self.activations is not None:
+                self.activations.release(slots)
             self.pool.give_back(slots)
 
     def drop(self, drop: Drop) -> None:

@@ -139,7 +139,7 @@ def test_texts_are_those_of_generate(slow, tmp_path):
     with torch.inference_mode():
         (written,), *_ = model.call(asked.input_ids, asked.attention_mask, parameters=[{}])
     assert written.decode() == slow.decode(wanted, skip_special_tokens=True)
-    pieces = model.call.start(asked.input_ids[0].tolist(), {})
+    (pieces,) = model.call.start_all(asked.input_ids, [asked.input_ids.shape[1]], [{}])
     sent = ""
     for token in wanted:
         pieces.add(token)

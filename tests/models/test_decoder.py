@@ -121,7 +121,7 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind, settings)
     decoder = decoder_of(model, most)
     for ids, wanted in zip(rows, expected, strict=True):
         with torch.inference_mode():
-            text = decoder.start(ids, {})
+            (text,) = decoder.start_all(torch.tensor([ids]), [len(ids)], [{}])
             decoder.write([text], decoder.decoder.begin(torch.tensor([ids]), [len(ids)]))
         assert text.ids[-text.tokens :] == wanted
 

@@ -106,7 +106,7 @@ class Text:
 
 
 class TextDecoder(nn.Module):
-    """`forward` generates the texts of a whole batch; `start`, `decoder.reading` and `step` do so in pieces."""
+    """`forward` generates the texts of a whole batch; `start_all`, `decoder.reading` and `extend` do so in pieces."""
 
     def __init__(self, decoder: DecoderModel, detokenizer: Detokenizer, bounds: Bounds) -> None:
         super().__init__()
@@ -114,15 +114,6 @@ class TextDecoder(nn.Module):
         self.bounds = bounds
         self.defaults = Defaults(decoder.model.generation_config)
         self.detokenizer = detokenizer
-
-    def start(self, ids: Sequence[int], given: Mapping[str, Any]) -> Text:
-        """A new text, before its prompt is read. It gets as many tokens as were asked for, or as there is room for."""
-        parameters = Parameters.read(given)
-        encodes = self.decoder.encodes
-        room = self.bounds.room(0 if encodes else len(ids))
-        most = min(parameters.max_new_tokens or self.bounds.usual, room)
-        first = [self.decoder.start] if encodes else ids
-        return Text(self, parameters, first, most, len(ids))
 
     def extend(self, texts: Sequence[Text], logits: torch.Tensor) -> None:
         """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
@@ -142,9 +133,16 @@ class TextDecoder(nn.Module):
     def start_all(
         self, ids: torch.Tensor, lengths: Sequence[int], parameters: Sequence[Mapping[str, Any]]
     ) -> list[Text]:
-        """The new texts of a batch: `ids` [rows, longest], padded behind their `lengths`."""
-        rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
-        return [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
+        """New texts, before their prompts are read: `ids` [rows, longest], padded behind their `lengths`.
+
+        Each gets as many tokens as were asked for, or as there is room for.
+        """
+        encodes, texts = self.decoder.encodes, []
+        for row, length, given in zip(ids.tolist(), lengths, parameters, strict=True):
+            prompt, asked = row[:length], Parameters.read(given)
+            most = min(asked.max_new_tokens or self.bounds.usual, self.bounds.room(0 if encodes else length))
+            texts.append(Text(self, asked, [self.decoder.start] if encodes else prompt, most, length))
+        return texts
 
     def write(self, texts: Sequence[Text], begun: Prefilled) -> list[int]:
         """Generate these texts; all rows run until the longest has ended. Returns the nanoseconds of each step."""
