@@ -16,6 +16,7 @@ from torch import nn
 from transformers.generation import logits_process as processors
 from transformers.pytorch_utils import Conv1D
 
+from app.contract import Stages
 from app.errors import ConfigError
 from app.machine import resident_bytes
 from app.models import packed_weights
@@ -278,7 +279,7 @@ def test_weights_that_hold_nan_are_not_packed():
     with torch.no_grad():
         model[0].weight[1, 2] = torch.nan
     assert packed(model) == [model[1]]
-    served = SimpleNamespace(info=None, stages=SimpleNamespace(calls=()), call=model)
+    served = SimpleNamespace(info=None, stages=Stages(), call=model)
     assert network_warning(served) == "weight '0.weight' holds NaN: answers that depend on it are NaN"
 
 
