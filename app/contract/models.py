@@ -77,10 +77,9 @@ class Reader(ABC):
 class Answers:
     """Postprocessing: from the outputs of a model to those of clients. This one returns them unchanged.
 
-    Several threads may use it. `outputs`, `own_axes`: of the model as clients see it (ModelInfo).
+    Several threads may use it. `outputs`: of the model as clients see it. Rows differ in length along variable axes.
     """
 
-    own_axes: tuple[str, ...] = ()
     #: Whether `answer` takes microseconds for a few rows. Others are not called on the event loop.
     quick = True
     #: Makes JSON of one row's outputs; None: the outputs themselves are the answer.
@@ -118,8 +117,9 @@ class Front:
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         """The model's info as clients see it."""
-        answers = self.answers
-        return replace(info, inputs=self.reader.sent, outputs=answers.outputs, own_axes=answers.own_axes)
+        outputs = self.answers.outputs
+        own_axes = dict.fromkeys(axis for spec in outputs for axis in spec.axes if axis)
+        return replace(info, inputs=self.reader.sent, outputs=outputs, own_axes=tuple(own_axes))
 
 
 def _nothing() -> None: ...

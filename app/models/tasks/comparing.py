@@ -72,8 +72,6 @@ class GivenLabels(Answers):
     `entailed`: the class for yes. `several`: labels are scored independently; else exactly one of them applies.
     """
 
-    own_axes = ("candidate_labels",)
-
     def __init__(self, entailed: int, several: bool) -> None:
         super().__init__(task_specs.LABELS_GIVEN)
         self._entailed = entailed
@@ -102,8 +100,6 @@ class GivenLabels(Answers):
 
 class Similarities(Answers):
     """Vectors [rows, size] to the similarity of the first of each group to the others: cosine or dot product."""
-
-    own_axes = ("sentences",)
 
     def __init__(self, measure: str) -> None:
         super().__init__(task_specs.SIMILARITIES)

@@ -46,7 +46,6 @@ class Tags(Answers):
     outputs as a token is: its piece is its text, and its label has no B- or I-.
     """
 
-    own_axes = (task_specs.PIECES,)
     quick = False
 
     def __init__(self, labels: Sequence[str], tokenizer: Any, strategy: str = "") -> None:

@@ -61,7 +61,6 @@ class Labels(Answers):
 class Masks(Answers):
     """Ids and scores [rows, tokens, top] to the texts and scores of each mask. `decode`: a list of ids to text."""
 
-    own_axes = (task_specs.MASKS,)
     quick = False
 
     def __init__(self, decode: Callable[[list[int]], str], top: int) -> None:

@@ -9,12 +9,8 @@ from dataclasses import dataclass
 
 from app.contract import UNBOUNDED, TensorSpec
 
-#: The axis of token-classification's outputs: the row's tokens without special ones.
-PIECES = "pieces"
 #: How token-classification makes entities of tokens: see entities.py.
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
-#: The axis of fill-mask's outputs: the row's masks.
-MASKS = "masks"
 
 _Specs = tuple[TensorSpec, ...]
 
@@ -46,14 +42,14 @@ def labels_and_scores(count: int) -> _Specs:
 def masks(top: int) -> _Specs:
     """For each mask of the text, `top` tokens and their scores."""
     return tuple(
-        TensorSpec(name, datatype, (-1, top), (MASKS, ""), (UNBOUNDED, top))
+        TensorSpec(name, datatype, (-1, top), ("masks", ""), (UNBOUNDED, top))
         for name, datatype in (("tokens", "BYTES"), ("scores", "FP32"))
     )
 
 
-#: One value for each token of the text; `starts` and `ends` count its characters.
+#: One value for each token of the text without special ones; `starts` and `ends` count its characters.
 TOKENS = tuple(
-    _along(name, datatype, PIECES)
+    _along(name, datatype, "pieces")
     for name, datatype in (
         ("pieces", "BYTES"), ("labels", "BYTES"), ("scores", "FP32"), ("starts", "INT64"), ("ends", "INT64"),
     )
