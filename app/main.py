@@ -38,7 +38,7 @@ from app.models.folder_watch import FolderWatch
 from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
-from app.models.sources.compiling import compiling_aside
+from app.models.sources.imports import compiling_aside
 from app.observe.prometheus import of_server, render
 from app.observe.tracing.setup import tracer_of
 from app.scheduler.policies import policy_class

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.models.sources import compiling
-from app.models.sources.compiling import compiling_aside
+from app.models.sources import imports
+from app.models.sources.imports import compiling_aside
 
 LONG = "# " + "-" * (20 << 10)
 
@@ -30,12 +30,12 @@ def test_a_long_source_is_compiled_elsewhere(folder, monkeypatch):
     (folder / "aside_short.py").write_text("ONE = 1\n")
     compiled = []
     monkeypatch.setattr(
-        compiling, "_compile", lambda self, data, path, **o: compiled.append(path) or compile(data, path, "exec")
+        imports, "_compile", lambda self, data, path, **o: compiled.append(path) or compile(data, path, "exec")
     )
     with compiling_aside():
         module = importlib.import_module("aside_long")
         importlib.import_module("aside_short")
-        process = compiling._here.child.process
+        process = imports._here.child.process
         assert process.poll() is None
     assert process.returncode == -signal.SIGKILL
     assert [Path(path).name for path in compiled] == ["aside_short.py"]
