@@ -108,7 +108,7 @@ class TaskTable(Table):
 
     max_tokens: int | None = Field(default=None, ge=1)
     truncate: bool = False
-    top: int | None = Field(default=None, ge=1)
+    top: int = Field(default=5, ge=1)  # labels of an answer
     pooling: Literal["mean", "cls", "last"] | None = None
     normalize: bool | None = None
     prompt: str | None = None

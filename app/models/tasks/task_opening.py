@@ -28,7 +28,7 @@ from app.models.tasks.heads import Head, scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import Labels, task_model
 from app.models.tasks.task_specs import IMAGE, TASKS, vector
-from app.models.tasks.text_tasks import TEXT_TASKS, TOP, TextModel, labels_of, score_function
+from app.models.tasks.text_tasks import TEXT_TASKS, TextModel, labels_of, score_function
 from app.values.image_files import as_rgb, opened_image
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -163,5 +163,5 @@ def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInf
         raise ConfigError(f"expected {wanted}: {wrong}") from None
     labels = labels_of(model.config)
     module = Head(model, ["pixel_values"], partial(scores, score_function(model.config)))
-    front = Front(ImageReader(processor), Labels(labels, options.top or TOP))
+    front = Front(ImageReader(processor), Labels(labels, options.top))
     return task_model(info, module, front, (vector("scores", len(labels)),))

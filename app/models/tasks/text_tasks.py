@@ -29,7 +29,6 @@ from app.models.tasks.task_specs import vector
 from app.models.tasks.text_readers import MaskReader, ReadingRules, TextReader, most_tokens
 from app.models.tasks.writing import ConversationReader, IdsReader, WrittenTexts, bounds_of, prefix_of
 
-TOP = 5  # labels of an answer, unless model.toml says how many
 _TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try a model that writes with
 
 
@@ -76,7 +75,7 @@ def _text_classification(text: TextModel) -> Model:
     reader = text.reader(sent, prompt=text.files.prompt())
     labels = labels_of(text.model.config)
     made = partial(scores, score_function(text.model.config))
-    return text.opened(reader, made, Labels(labels, text.options.top or TOP), vector("scores", len(labels)))
+    return text.opened(reader, made, Labels(labels, text.options.top), vector("scores", len(labels)))
 
 
 def _token_classification(text: TextModel) -> Model:
@@ -120,7 +119,7 @@ def _activation(config: Any, files: SentenceFiles) -> str:
 
 
 def _fill_mask(text: TextModel) -> Model:
-    mask, top = text.tokenizer.mask_token_id, text.options.top or TOP
+    mask, top = text.tokenizer.mask_token_id, text.options.top
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     reader = text.reader(kind=MaskReader)
