@@ -133,7 +133,7 @@ def gray(value):
 def test_images_that_cannot_be_read(tmp_path, monkeypatch):
     tiny.save_vit(tmp_path / "weights")
     front = opened(tmp_path, "image-classification").front
-    monkeypatch.setattr("app.models.tasks.task_opening.MAX_PIXELS", 1999)
+    monkeypatch.setattr("app.models.tasks.images.MAX_PIXELS", 1999)
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
         front.reader.read([[texts([tiny.photo()])]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):

@@ -6,18 +6,14 @@ five tokens. Here both are errors.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from app.contract import MAX_PIXELS, Array, Front, Model, ModelInfo, Reader, SampleRow, TensorSpec, TextCut, Translated
+from app.contract import Front, Model, ModelInfo
 from app.errors import ConfigError, not_installed
 from app.models.base import one_line
 from app.models.description.config import ModelTable
@@ -27,14 +23,11 @@ from app.models.sources.imports import optional
 from app.models.tasks.heads import Head, scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.task_answers import Labels, task_model
-from app.models.tasks.task_specs import IMAGE, TASKS, vector
+from app.models.tasks.task_specs import TASKS, vector
 from app.models.tasks.text_tasks import TEXT_TASKS, TextModel, labels_of, score_function
-from app.values.image_files import as_rgb, opened_image
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")
-_SIZES = ((48, 32), (33, 65))  # of images that show the processor's output shape
-_RAMP = 16  # pixels of each side of the example image
 
 
 def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
@@ -108,51 +101,9 @@ def _open_tokenizer(place: str, task: str) -> Any:
     return tokenizer
 
 
-# images
-
-
-class ImageReader(Reader):
-    """Image files, one a row, to `pixel_values`, as 8-bit RGB (see `as_rgb`): by transformers' image processor, which
-    takes Pillow and numpy alone.
-    """
-
-    sent = (IMAGE,)
-    reads_texts = False
-
-    def __init__(self, processor: Any) -> None:
-        """Raises ConfigError if the processor fails, or if its output shape depends on the image's size."""
-        self._processor = processor
-        shapes = [self._pixels(Image.new("RGB", size)).shape for size in _SIZES]
-        if len(set(shapes)) != 1:
-            raise ConfigError(f"expected an image processor whose images have one size, got {shapes[0]}, {shapes[1]}")
-        shape = shapes[0]
-        self.inputs = (TensorSpec("pixel_values", "FP32", shape, ("",) * len(shape), shape),)
-
-    def read(self, calls: Sequence[Sequence[Array]], cut: TextCut | None = None) -> list[Translated]:
-        """Raises BadRequest for a file that is no image, and TooLarge for too many pixels."""
-        return [self._read(files.reshape(-1)) for (files,) in calls]
-
-    def _read(self, values: Array) -> Translated:
-        names = [f"image of row {row}" for row in range(len(values))] if len(values) > 1 else ["image"]
-        return Translated([np.stack([self._row(bytes(file), name) for file, name in zip(values, names, strict=True)])])
-
-    def example(self) -> SampleRow:
-        """A grey ramp: a file small enough to be typed."""
-        ramp = np.tile(np.arange(0, 256, 256 // _RAMP, dtype=np.uint8), (_RAMP, 1))
-        file = io.BytesIO()
-        Image.fromarray(ramp).save(file, "PNG", optimize=True)
-        return SampleRow((np.array(file.getvalue(), object),))
-
-    def _row(self, data: bytes, what: str) -> Array:
-        with opened_image(data, MAX_PIXELS, what=what) as image:
-            return self._pixels(as_rgb(image, what))
-
-    def _pixels(self, image: Image.Image) -> Array:
-        """[channels, height, width]."""
-        return np.asarray(self._processor(image, return_tensors="np")["pixel_values"][0], np.float32)
-
-
 def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInfo) -> Model:
+    from app.models.tasks.images import ImageReader  # Pillow is imported when a model needs it
+
     # By its module: older releases let nobody have it from the package without torchvision, which PIL does not need.
     auto_class = optional("transformers.models.auto.image_processing_auto").AutoImageProcessor
     try:
