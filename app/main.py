@@ -133,7 +133,7 @@ class _Server:
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
             lifecycle.device = device.name
             if settings.watch:
-                watch = FolderWatch(self._repository, registry.load, registry.unload)
+                watch = FolderWatch(self._repository, registry)
                 lifecycle.tick_callbacks.append(watch.begin)
                 stack.push_async_callback(watch.close)
             loading = asyncio.create_task(_load_all(registry, engine, lifecycle, self._on_ready), name="load-models")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from app.contract import Catalog
 from app.errors import ConfigError, StarlingError
 from app.models.description.config import FILE_NAME
 from app.models.model_files import ask
@@ -17,7 +17,6 @@ from app.models.repository import Repository
 #: The files of a model's folder: modification time and size.
 _Files = dict[Path, tuple[int, int]]
 _LEFT_OUT = (".", "__pycache__")  # what their names begin with
-_Change = Callable[[str], Awaitable[None]]
 
 _log = logging.getLogger("starling.models")
 
@@ -27,13 +26,12 @@ class FolderWatch:
     a half-copied folder is not loaded. A failed load is not repeated until a file changes. Unloads a model that was
     missing in two looks.
 
-    Models that exist at construction count as loaded. `load` and `unload` are the registry's, which logs errors.
+    Models that exist at construction count as loaded. The `catalog` logs errors.
     """
 
-    def __init__(self, repository: Repository, load: _Change, unload: _Change) -> None:
+    def __init__(self, repository: Repository, catalog: Catalog) -> None:
         self._repository = repository
-        self._load = load
-        self._unload = unload
+        self._catalog = catalog
         self._seen: dict[str, _Files] = {}
         self._loaded = self._seen = self._files() or {}
         self._looking: asyncio.Task[None] | None = None
@@ -68,11 +66,11 @@ class FolderWatch:
             if files is None:
                 _log.info("model %s: has been removed", name)
                 del self._loaded[name]
-                await self._unload(name)
+                await self._catalog.unload(name)
             else:
                 _log.info("model %s: %s", name, "its files have changed" if name in self._loaded else "is new")
                 self._loaded[name] = files
-                await self._load(name)
+                await self._catalog.load(name)
 
     def _files(self) -> dict[str, _Files] | None:
         """The files of each model; None if the repository cannot be read. Blocks.

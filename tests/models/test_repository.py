@@ -230,7 +230,7 @@ def loads():
 def watch(tmp_path, loads):
     write_model(tmp_path / "a")
     write_model(tmp_path / "b" / "1")
-    return FolderWatch(Repository(tmp_path), loads.load, loads.unload)
+    return FolderWatch(Repository(tmp_path), loads)
 
 
 async def looks(watch, times=3):
@@ -313,7 +313,7 @@ async def test_a_config_map_is_watched_through_its_links(tmp_path, loads, place,
     config_map(tmp_path / place, 1, files)
     repository = Repository(tmp_path)
     assert found(repository) == {"c": [1]}
-    watch = FolderWatch(repository, loads.load, loads.unload)
+    watch = FolderWatch(repository, loads)
     config_map(tmp_path / place, 2, {**files, f"{below}model.py": LINEAR})
     await looks(watch)
     assert loads == ["c"]
