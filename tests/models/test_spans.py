@@ -82,7 +82,7 @@ def test_a_strategy_that_does_not_exist(tmp_path):
     with pytest.raises(BadRequest, match=message):
         front.answers.with_parameters(InWindows([]), {"aggregation": "mean"})
     told = broken(tmp_path, "token-classification", 'aggregation = "mean"')
-    assert "task_options.aggregation: expected 'none', 'simple'" in told
+    assert "task_options.aggregation: expected one of none, simple" in told
 
 
 def test_tokens_of_nan_are_in_no_entity(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, model_validator
 
 from app.contract import DATATYPES, is_integer
-from app.models.tasks.task_specs import TASKS
+from app.models.tasks.task_specs import AGGREGATIONS, TASKS
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
 _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # such as "sepal length (cm)"
@@ -118,7 +118,7 @@ class TaskTable(Table):
     ] = "This example is {}."
     multi_label: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1)
-    aggregation: Literal["none", "simple", "first", "average", "max"] | None = None
+    aggregation: Annotated[str, expects(f"one of {', '.join(AGGREGATIONS)}", AGGREGATIONS.__contains__)] = ""
     handle_impossible_answer: bool = True
 
     def check(self, task: str) -> None:

@@ -81,7 +81,7 @@ def _text_classification(text: TextModel) -> Model:
 def _token_classification(text: TextModel) -> Model:
     reader = text.reader(kind=TokenReader)
     labels = labels_of(text.model.config)
-    answers = Tags(labels, text.tokenizer, text.options.aggregation or "")
+    answers = Tags(labels, text.tokenizer, text.options.aggregation)
     output = along_tokens("scores", "FP32", len(labels), reader)
     return text.opened(reader, partial(scores, "softmax"), answers, output)
 
