@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt
@@ -134,13 +135,16 @@ def switch_threads_often() -> None:
 def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
     """Processes that a model's code forks end by SIGTERM, and keep neither listeners nor connections of this one open.
 
-    They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever; and a
-    client whose idle connection this process closes would send its next request to nobody.
+    They inherit uvicorn's handlers, which only tell its event loop, so that `Pool.terminate` would wait for ever, also
+    if its signal came before they are removed: it is blocked until then. And a client whose idle connection this
+    process closes would send its next request to nobody.
     """
+    masked = partial(signal.pthread_sigmask, mask=[signal.SIGTERM])
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        masked(signal.SIG_UNBLOCK)
         for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to it too, while requests still need it
             signal.signal(number, signal.SIG_IGN)
         for fd in descriptors():
@@ -148,7 +152,11 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
                 one = socket.socket(fileno=fd)
                 one.detach() if one.family == socket.AF_UNIX else one.close()  # a pipe that has got its number
 
-    os.register_at_fork(after_in_child=in_child)
+    os.register_at_fork(
+        before=partial(masked, signal.SIG_BLOCK),
+        after_in_parent=partial(masked, signal.SIG_UNBLOCK),
+        after_in_child=in_child,
+    )
 
 
 class _Terminated(BaseException):

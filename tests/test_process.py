@@ -84,6 +84,18 @@ with multiprocessing.get_context("fork").Pool(1) as pool:  # which is terminated
     client.close()
     socket.create_server(address).close()  # nor listens
 """
+EARLY = """
+import multiprocessing, os, signal
+from app import process
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # while it has the handler yet
+process.let_children_end(list)
+child = multiprocessing.get_context("fork").Process(target=print)
+child.start()
+child.join()
+assert child.exitcode == -signal.SIGTERM
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
 STAYS = """
 import multiprocessing, threading
 from app import process
@@ -93,6 +105,10 @@ process.end_within(0.1, 3)
 """
 
 
-@pytest.mark.parametrize(("code", "status"), [(FORKS, 0), (STAYS, 3)], ids=["forked children", "a thread that stays"])
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(FORKS, 0), (EARLY, 0), (STAYS, 3)],
+    ids=["forked children", "one that is told at once", "a thread that stays"],
+)
 def test_what_models_start_ends(code: str, status: int) -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == status
