@@ -19,7 +19,6 @@ from app.models.base import is_out_of_memory, one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
-_LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 _PUSH_DEPTH = 2  # units of a worker at once; more would only delay later rows
 
@@ -124,4 +123,4 @@ def fault_of(exc: BaseException) -> Fault:
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
     """The report of a unit whose first step raised `exc`."""
-    return Completion(Outcome(unit_id, fault), None, one_line(exc)[:_LONGEST_MESSAGE], cause=exc)
+    return Completion(Outcome(unit_id, fault), None, one_line(exc), cause=exc)

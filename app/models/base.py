@@ -44,16 +44,19 @@ _OF_TEXT = "numpy.array(..., dtype=object)"
 #: The message of an error in TorchScript, which begins with its type, behind the traceback and the code.
 _OF_SCRIPT = re.compile(r"in the TorchScript interpreter.*<--- HERE\n(?:[ \t][^\n]*\n)*(\S.*)", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
+#: Characters of a message that are shown: torch lists each weight that does not fit, the missing ones first.
+_HEAD, _TAIL = 600, 400
 
 
 def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes, addresses and TorchScript's traceback,
-    which comes before the message.
+    which comes before the message. Of a long one, the beginning and the end.
     """
     text = f"{type(error).__name__}: {message_of(error)}"
     if of_script := _OF_SCRIPT.search(text):
         text = of_script[1]
-    return " ".join(presentable(_COLOUR.sub("", text)).split())
+    line = " ".join(presentable(_COLOUR.sub("", text)).split())
+    return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} ... {line[-_TAIL:]}"
 
 
 def message_of(error: BaseException) -> str:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
     from app.models.repository import Repository
     from planner.commands.checked_models import Checked
 
-out = Console(emoji=False, soft_wrap=True)  # a path may hold `:100:`, and a line cut for a terminal is no use in a pipe
+# a path may hold `:100:`, a line cut for a terminal is no use in a pipe, and rich takes minutes to colour a long word
+out = Console(emoji=False, soft_wrap=True, highlight=False)
 
 PlaceArgument = Annotated[
     str | None,

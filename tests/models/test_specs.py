@@ -252,3 +252,10 @@ def test_an_error_of_torchscript_in_one_line_is_its_end():
 def test_an_error_in_one_line_has_no_colour_codes():
     error = ValueError("load\n\x1b[1monly\x1b[0m what you \x1b[31;1mtrust\x1b[0m")
     assert one_line(error) == "ValueError: load only what you trust"
+
+
+def test_a_long_error_in_one_line_is_its_beginning_and_its_end():
+    """As torch's, which lists each weight that is missing, then each that is unexpected."""
+    shown = one_line(ValueError("missing: " + "a, " * 100_000 + "unexpected: b"))
+    assert re.fullmatch(r"ValueError: missing: (a, )+a? \.\.\. (, )?(a, )+unexpected: b", shown)
+    assert len(shown) < 1100

@@ -30,8 +30,6 @@ from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
 
-_LONGEST_MESSAGE = 500
-
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _OF_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # these compute otherwise then
 _ONE_ROW = "Or run each row alone, by max_batch = 1 under [batching]"
@@ -83,7 +81,7 @@ def fit_row(model: Model, run: Run) -> SampleRow:
         else:
             return row
     plain, first = failed[0]
-    what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
+    what = with_place(one_line(first), first)
     remedy = f"if such rows are no valid input, {GIVE_ROWS}"
     too_short = is_about_shapes(first) and not all(bounds)  # perhaps: an axis without a bound may be of any length
     away = isinstance(first, OSError) and first.filename is None  # perhaps: of a connection, not of a file
@@ -299,7 +297,7 @@ def _what(error: Exception) -> str:
     """The error in one line with its place."""
     text = str(error) if isinstance(error, ConfigError) else one_line(error)
     advice = advice_on(error)
-    return with_place(text[:_LONGEST_MESSAGE], error) + (f"; {advice}" if advice else "")
+    return with_place(text, error) + (f"; {advice}" if advice else "")
 
 
 def _hint(size: int, error: Exception, worked: Sequence[int], *, alone: bool) -> str:

@@ -38,7 +38,6 @@ _TIMED_ROWS = 8  # of the batch whose operators are timed
 _ROUNDS = 7
 #: Of a stage's time: how much further from equal stages a cut may be for each crossing tensor less.
 _PER_TENSOR = 0.02
-_LONGEST_REASON = 600
 
 
 def sliced(model: Model, stages: int, cuts: Sequence[str] = ()) -> Model:
@@ -81,14 +80,10 @@ def _export(model: Model, module: nn.Module) -> Graph:
         return export(module, model.info.inputs, _arguments(model, _rows(model, lengths)[:1], rows))
     except Exception as error:  # torch.export raises many types
         raise ConfigError(
-            f"expected a model that torch.export takes with a batch of any size, got {_reason(error)}. Take sizes from "
-            "x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) from "
-            "the source"
+            f"expected a model that torch.export takes with a batch of any size, got {one_line(error)}. Take sizes "
+            "from x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) "
+            "from the source"
         ) from error
-
-
-def _reason(error: BaseException) -> str:
-    return one_line(error)[:_LONGEST_REASON]
 
 
 def _rows(model: Model, lengths: dict[str, int]) -> list[SampleRow]:
@@ -186,10 +181,10 @@ def _compare(model: Model, staged: Staged) -> None:
                 expected = whole(rows, size)
             except Exception as error:
                 if model.checks.samples:
-                    raise ConfigError(f"a sample in a batch of {size} rows: {_reason(error)}") from error
+                    raise ConfigError(f"a sample in a batch of {size} rows: {one_line(error)}") from error
                 log.warning(
                     "model %s: its stages are not compared with the whole, which raises on made-up rows: %s",
-                    info.name, _reason(error),
+                    info.name, one_line(error),
                 )  # fmt: skip
                 return
             long = f" of length {', '.join(f'{n} ({axis})' for axis, n in lengths.items())}" if lengths else ""
@@ -197,7 +192,7 @@ def _compare(model: Model, staged: Staged) -> None:
             try:
                 got = parts(rows, size)
             except Exception as error:
-                raise ConfigError(f"expected stages that run, got {_reason(error)} {how}") from error
+                raise ConfigError(f"expected stages that run, got {one_line(error)} {how}") from error
             compare = Comparison(info.outputs, tolerance, by_row(info.outputs, expected, rows), "whole")
             wrong = compare.difference(range(size), by_row(info.outputs, got, rows), [how] * size)
             if wrong is not None:
