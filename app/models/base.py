@@ -12,6 +12,7 @@ from functools import reduce
 from itertools import chain
 from math import prod
 from operator import and_
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -304,7 +305,8 @@ def networks_of(model: Model) -> list[nn.Module]:
     """
     found: list[Any] = []
     for part in (model.call, *model.stages.calls, model.stages.context):
-        closed = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+        cells = (isinstance(part, FunctionType) and part.__closure__) or ()  # a proxy has an attribute of any name
+        closed = [cell.cell_contents for cell in cells if cell != CellType()]  # one is empty: of an unset variable
         found += [part, getattr(part, "__self__", None), *closed, *getattr(part, "__dict__", {}).values()]
     return [one for one in found if isinstance(one, nn.Module)]
 

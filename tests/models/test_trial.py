@@ -306,6 +306,29 @@ def test_a_network_in_training_mode_inside_another_object_is_named(how):
     assert try_out(model(how(net))) == []
 
 
+class Remote:
+    """As a client of another process, whose methods are those that are called there."""
+
+    def __getattr__(self, name):
+        return lambda *_: name
+
+    def __call__(self, x):
+        return x
+
+
+def without_fallback():
+    try:
+        found = nn.Identity()
+    except ImportError as error:
+        del error
+    return lambda x: found(x) if found else error  # noqa: F821 - which is assigned nothing
+
+
+@pytest.mark.parametrize("call", [Remote(), without_fallback()])
+def test_a_model_with_attributes_of_any_name_or_a_variable_without_a_value_is_looked_at(call):
+    assert try_out(model(call)) == []
+
+
 # results of other numbers than rows
 
 
