@@ -28,7 +28,6 @@ from app.models.sources.imports import PATCHING, held
 
 _UNKNOWN = object()
 _OWN_LIMIT, _COMPILERS_LIMIT = sys.getrecursionlimit(), 2000
-_SERVER = logging.getLogger("starling")
 
 
 class Setting(NamedTuple):
@@ -80,20 +79,37 @@ def _put_errors(before: list[Any]) -> None:
 
 
 class _Handlers(list[logging.Handler]):
-    """Equal if the first, which is the server's, is the same: those that a model adds do no harm."""
+    """Equal if the first, which is the server's, is the same, and set the same: those that a model adds do no harm."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.root.handlers)
+        self.first = [(one.level, one.formatter) for one in self[:1]]
 
     def __eq__(self, other: Any) -> bool:
-        return bool(self[:1] == other[:1])
+        return bool(self[:1] == other[:1] and self.first == other.first)
 
 
 def _put_handlers(before: _Handlers) -> None:
     logging.root.handlers[:] = before
+    for one, (level, formatter) in zip(before, before.first, strict=False):
+        one.setLevel(level)
+        one.setFormatter(formatter)
 
 
-def _put_disabled(before: bool) -> None:
-    for one in logging.root.manager.loggerDict.values():  # dictConfig turns all off that it does not name
-        if isinstance(one, logging.Logger):
-            one.disabled = before
+def _loggers() -> Iterator[logging.Logger]:
+    """All: loops over them set levels, and dictConfig turns off what it does not name."""
+    return (one for one in logging.root.manager.loggerDict.copy().values() if isinstance(one, logging.Logger))
+
+
+def _levels() -> dict[str, tuple[int, bool]]:
+    return {one.name: (one.level, one.disabled) for one in _loggers() if one.name.startswith("starling")}
+
+
+def _put_levels(before: dict[str, tuple[int, bool]]) -> None:
+    for one in _loggers():
+        one.disabled = False
+        if one.name in before:
+            one.setLevel(before[one.name][0])
 
 
 def _recursion_limit() -> int:
@@ -139,8 +155,8 @@ SETTINGS = (
     Setting("warnings that are errors", _errors, _put_errors),
     Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
     Setting("the level of the log", lambda: logging.root.level, logging.root.setLevel),
-    Setting("the handlers of the log", lambda: _Handlers(logging.root.handlers), _put_handlers),
-    Setting("the server's log being off", lambda: _SERVER.disabled, _put_disabled),
+    Setting("the handlers of the log", _Handlers, _put_handlers),
+    Setting("the levels of the server's log", _levels, _put_levels),
     Setting("the garbage collection", _collects, lambda before: gc.enable() if before else gc.disable()),
     Setting("the interval between threads", sys.getswitchinterval, _put_interval),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
@@ -237,6 +253,8 @@ def named(changed: Collection[tuple[Setting, Any]]) -> str:
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
+    if isinstance(one, dict):  # a logger may be new
+        return bool(one.items() >= other.items())
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(_equal, one, other))
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)

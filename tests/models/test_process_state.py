@@ -29,6 +29,7 @@ import torch
 """
 CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
 OTHER = logging.getLogger("a.library")  # which dictConfig turns off, like all
+LEVELS = "the levels of the server's log to {'starling"
 CHANGES = {
     "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
     "torch.set_default_device('meta')": "torch's default device to meta",
@@ -43,7 +44,10 @@ CHANGES = {
     "warnings.simplefilter('error', ImportWarning)": "warnings that are errors to ",
     "logging.disable(logging.DEBUG)": "the level of logging.disable to 10",
     "logging.basicConfig(force=True)": "the handlers of the log to [<StreamHandler",
-    "logging.config.dictConfig({'version': 1})": "the server's log being off to True",
+    "logging.getLogger().handlers[0].setFormatter(None)": "the handlers of the log to [",
+    "logging.getLogger().handlers[0].setLevel(50)": "the handlers of the log to [",
+    "logging.config.dictConfig({'version': 1})": LEVELS,
+    "[logging.getLogger(name).setLevel(40) for name in logging.root.manager.loggerDict]": LEVELS,
     "logging.getLogger().setLevel(5)": "the level of the log to 5",
     "torch.set_autocast_enabled('cpu', True)": "torch's autocast to True",
     "gc.disable()": "the garbage collection to False",
