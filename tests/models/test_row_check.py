@@ -17,6 +17,7 @@ SEQUENCE = spec("x", "FP32", ("tokens", 32))
 Y = spec("y", "FP32", 3)
 SCALAR = spec("y", "FP32")
 LABEL = spec("label", "INT64")
+IMAGE = spec("y", "FP32", 10, 10)
 
 
 def check(call, inputs=(X,), outputs=(Y,), precision="FP32", log=None, **batching):
@@ -53,6 +54,8 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
     ("call", "inputs", "outputs", "cause", "message"),
     [
         (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
+        (lambda x: x / 255 if x.max() > 1 else x, IMAGE, IMAGE, Cause.COMPANY, " in company of 3 other rows"),
+        (lambda x: (x + 1) / 2 if x.min() < 0 else x, IMAGE, IMAGE, Cause.COMPANY, " in company of 3 other rows"),
         (
             lambda x: x * len(np.unique(x, axis=0)) / len(x),
             X,

@@ -61,8 +61,9 @@ def made_up_rows(
 ) -> list[SampleRow]:
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
-    Floats are drawn from the standard normal distribution, text is a word, integers are between the input's `minimum`
-    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. One integer
+    Floats are drawn from the standard normal distribution, but for each fourth row from 0 to 1: a model may branch by
+    its images' largest value, and must do so by row. Text is a word, integers are between the input's `minimum` and
+    `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. One integer
     beside other inputs is 1; of `twos`, 2 in each second row.
     """
     random = np.random.default_rng(seed)
@@ -74,7 +75,7 @@ def made_up_rows(
             arrays = (
                 _plain(spec, of_row, spec.example + (twos and number % 2 == 0 and _is_bare_integer(spec)))
                 if ones
-                else _draw(spec, spec.row_shape(of_row), random)
+                else _draw(spec, spec.row_shape(of_row), random, from_0_to_1=number % ROWS == 0)
                 for spec, ones in zip(inputs, plain, strict=True)
             )
             row = SampleRow(tuple(arrays), dict(of_row))
@@ -211,14 +212,15 @@ def _is_bare_integer(spec: TensorSpec) -> bool:
     return is_integer(spec.datatype) and not spec.ranged and spec.fixed and spec.count == 1
 
 
-def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator, *, from_0_to_1: bool) -> Array:
     if spec.datatype == "BYTES":
         lengths = (random.integers(1, _LONGEST_TEXT, endpoint=True) for _ in range(prod(shape)))
         texts: Array = np.array([random.choice(_LETTERS, length).tobytes() for length in lengths], object)
         return texts.reshape(shape)
     if not is_integer(spec.datatype) and spec.datatype != "BOOL":
         normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
-        return to_bits(normal) if spec.datatype == "BF16" else normal.astype(spec.dtype)
+        floats = np.abs(normal) % 1 if from_0_to_1 else normal
+        return to_bits(floats) if spec.datatype == "BF16" else floats.astype(spec.dtype)
     low, high = _range(spec)
     wide = np.int64 if low < 0 else np.uint64
     drawn: Array = np.asarray(random.integers(low, high, shape, wide, endpoint=True), wide)
