@@ -18,6 +18,14 @@ Y = spec("y", "FP32", 3)
 SCALAR = spec("y", "FP32")
 LABEL = spec("label", "INT64")
 IMAGE = spec("y", "FP32", 10, 10)
+TEXT = spec("text", "BYTES")
+
+
+def mean_of_words(text):
+    """A model that splits its texts, pads them to the most words, and has no mask."""
+    words = [list(map(len, one.split())) for one in text]
+    most = max(map(len, words))
+    return np.array([sum(own) / most for own in words])
 
 
 def check(call, inputs=(X,), outputs=(Y,), precision="FP32", log=None, **batching):
@@ -54,6 +62,7 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
     ("call", "inputs", "outputs", "cause", "message"),
     [
         (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
+        (mean_of_words, TEXT, SCALAR, Cause.COMPANY, " in company of 3 other rows"),
         (lambda x: x / 255 if x.max() > 1 else x, IMAGE, IMAGE, Cause.COMPANY, " in company of 3 other rows"),
         (lambda x: (x + 1) / 2 if x.min() < 0 else x, IMAGE, IMAGE, Cause.COMPANY, " in company of 3 other rows"),
         (

@@ -23,7 +23,7 @@ _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder ru
 _LONGER = 8  # times the length of the given rows, for axes without bound
 _ATTEMPTS = 8  # to draw a row that differs from those before it; some inputs have only two values
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
-_LONGEST_TEXT = 8
+_LONGEST_WORD = 8
 
 
 def full_lengths(inputs: Sequence[TensorSpec]) -> dict[str, int]:
@@ -62,9 +62,10 @@ def made_up_rows(
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
     Floats are drawn from the standard normal distribution, but for each fourth row from 0 to 1: a model may branch by
-    its images' largest value, and must do so by row. Text is a word, integers are between the input's `minimum` and
-    `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range. One integer
-    beside other inputs is 1; of `twos`, 2 in each second row.
+    its images' largest value, and must do so by row. The first row's text is a word, the second's two words, and so on:
+    a model may pad to the most. Integers are between the input's `minimum` and `maximum`. Without these bounds they are
+    0 or 1: any larger number could be an index out of range. One integer beside other inputs is 1; of `twos`, 2 in each
+    second row.
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
@@ -75,7 +76,7 @@ def made_up_rows(
             arrays = (
                 _plain(spec, of_row, spec.example + (twos and number % 2 == 0 and _is_bare_integer(spec)))
                 if ones
-                else _draw(spec, spec.row_shape(of_row), random, from_0_to_1=number % ROWS == 0)
+                else _draw(spec, spec.row_shape(of_row), random, number)
                 for spec, ones in zip(inputs, plain, strict=True)
             )
             row = SampleRow(tuple(arrays), dict(of_row))
@@ -212,14 +213,15 @@ def _is_bare_integer(spec: TensorSpec) -> bool:
     return is_integer(spec.datatype) and not spec.ranged and spec.fixed and spec.count == 1
 
 
-def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator, *, from_0_to_1: bool) -> Array:
+def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator, number: int) -> Array:
+    """Values of the row of this number."""
     if spec.datatype == "BYTES":
-        lengths = (random.integers(1, _LONGEST_TEXT, endpoint=True) for _ in range(prod(shape)))
-        texts: Array = np.array([random.choice(_LETTERS, length).tobytes() for length in lengths], object)
-        return texts.reshape(shape)
+        lengths = random.integers(1, _LONGEST_WORD, (prod(shape), number), endpoint=True)
+        texts = [b" ".join(random.choice(_LETTERS, length).tobytes() for length in words) for words in lengths]
+        return np.array(texts, object).reshape(shape)
     if not is_integer(spec.datatype) and spec.datatype != "BOOL":
         normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
-        floats = np.abs(normal) % 1 if from_0_to_1 else normal
+        floats = normal if number % ROWS else np.abs(normal) % 1
         return to_bits(floats) if spec.datatype == "BF16" else floats.astype(spec.dtype)
     low, high = _range(spec)
     wide = np.int64 if low < 0 else np.uint64

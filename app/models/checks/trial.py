@@ -36,7 +36,7 @@ _ONE_ROW = "Or run each row alone, by max_batch = 1 under [batching]"
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
     "and transformers batch_first=True, take softmax, mean and the like along other dimensions, branch by row, not by "
-    f"x.max(); torch's dynamic quantization takes one scale for all rows. {_ONE_ROW}",
+    f"x.max(), mask what it pads; torch's dynamic quantization takes one scale for all rows. {_ONE_ROW}",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     f"and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences. {_ONE_ROW}",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
