@@ -139,12 +139,14 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
     if its signal came before they are removed: it is blocked until then. And a client whose idle connection this
     process closes would send its next request to nobody.
     """
-    masked = partial(signal.pthread_sigmask, mask=[signal.SIGTERM])
+    block, unblock = (
+        partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+    )
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        masked(signal.SIG_UNBLOCK)
+        unblock()
         for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to it too, while requests still need it
             signal.signal(number, signal.SIG_IGN)
         for fd in descriptors():
@@ -152,11 +154,7 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
                 one = socket.socket(fileno=fd)
                 one.detach() if one.family == socket.AF_UNIX else one.close()  # a pipe that has got its number
 
-    os.register_at_fork(
-        before=partial(masked, signal.SIG_BLOCK),
-        after_in_parent=partial(masked, signal.SIG_UNBLOCK),
-        after_in_child=in_child,
-    )
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
 
 
 class _Terminated(BaseException):

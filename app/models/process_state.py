@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -118,11 +118,6 @@ def _recursion_limit() -> int:
     return _OWN_LIMIT if limit == _COMPILERS_LIMIT else limit
 
 
-def _put_interval(seconds: float) -> None:
-    """Python cuts it to microseconds: without the half, what it has returned would become one less each time."""
-    sys.setswitchinterval(seconds + 0.5e-6)
-
-
 _METHOD = multiprocessing.get_all_start_methods()[0]  # Python's default, and so the server's
 
 
@@ -158,7 +153,8 @@ SETTINGS = (
     Setting("the handlers of the log", _Handlers, _put_handlers),
     Setting("the levels of the server's log", _levels, _put_levels),
     Setting("the garbage collection", _collects, lambda before: gc.enable() if before else gc.disable()),
-    Setting("the interval between threads", sys.getswitchinterval, _put_interval),
+    # Python cuts it to microseconds: without the half, what it has returned would become one less each time
+    Setting("the interval between threads", sys.getswitchinterval, lambda one: sys.setswitchinterval(one + 0.5e-6)),
     Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     Setting("the start method of processes", _start_method, _put_start_method),
 )
@@ -171,20 +167,16 @@ _builds = 0  # of models, that have ended
 class _TorchSeed:
     """Two are equal if the seed is: drawing changes the state. Or if a model was built between: it may have seeded."""
 
-    seed: int
-    state: torch.Tensor
-    builds: int
+    seed: int = field(default_factory=torch.initial_seed)
+    state: torch.Tensor = field(default_factory=torch.get_rng_state)
+    builds: int = field(default_factory=lambda: _builds)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _TorchSeed) and (self.seed == other.seed or self.builds != other.builds)
 
 
-def _torch_seed() -> _TorchSeed:
-    return _TorchSeed(torch.initial_seed(), torch.get_rng_state(), _builds)
-
-
 #: Of a batch. A model that seeds torch once, when it is built, does no harm.
-OF_BATCHES = (*SETTINGS, Setting("torch's seed", _torch_seed, lambda before: torch.set_rng_state(before.state)))
+OF_BATCHES = (*SETTINGS, Setting("torch's seed", _TorchSeed, lambda before: torch.set_rng_state(before.state)))
 _SEEDS = (
     Setting("numpy's seed", lambda: np.random.get_state(), np.random.set_state),  # models may use it
     Setting("random's seed", random.getstate, random.setstate),
