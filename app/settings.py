@@ -166,6 +166,11 @@ class Settings(BaseModel):
             raise ValueError(f"expected * or origins such as https://app.example.com, without a path, not {wrong!r}")
         return origins
 
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value  # INFO is how logging itself writes a level
+
     @field_validator("device")
     @classmethod
     def _device_known(cls, value: str) -> str:

@@ -32,6 +32,12 @@ def test_out_of_range(name: str, value: Any) -> None:
     assert name in str(caught.value)
 
 
+def test_levels_are_written_in_any_case() -> None:
+    """As logging itself writes them."""
+    given = Settings(log_level="INFO", log_format="JSON")  # type: ignore[arg-type]
+    assert (given.log_level, given.log_format) == ("info", "json")
+
+
 def test_unknown_and_frozen() -> None:
     with pytest.raises(ValidationError, match="max_bodies"):
         Settings(max_bodies=1)  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from app.user_code import links_of, own_links
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
 _LONGEST_MESSAGE = 2000  # characters of a message as text
+_LONGEST_FIELD = 1 << 15  # characters of a message or traceback in JSON: longer lines are lost by what ships logs
 _LAST_ERRORS, _LONGEST_TOLD = 20, 200  # on the live page; characters of a message or name, which may quote a client
 
 
@@ -38,11 +39,11 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": presentable(record.getMessage()),
+            "message": presentable(record.getMessage())[:_LONGEST_FIELD],
         }
         entry |= getattr(record, "fields", {})
         if record.exc_info:
-            entry["traceback"] = presentable(self.formatException(record.exc_info))
+            entry["traceback"] = presentable(self.formatException(record.exc_info))[:_LONGEST_FIELD]
         return presentable(json.dumps(entry, ensure_ascii=self._ascii))
 
 

@@ -39,6 +39,11 @@ def test_a_message_writes_no_other_line() -> None:
     assert len(others) >= 2
     assert all(line.startswith("  ") and line.isprintable() for line in others)
     assert len(TextFormatter().format(record("failed: %s", "x" * 10_000))) < 2100
+    long = "x" * 1_000_000
+    told = json.loads(JsonFormatter().format(record("failed: %s", long, error=ValueError(long))))
+    assert told["message"].startswith("failed: xxx")
+    assert "ValueError: xxx" in told["traceback"]
+    assert len(told["message"]) == len(told["traceback"]) == 1 << 15
 
 
 @pytest.mark.usefixtures("restored_logging")
