@@ -269,7 +269,8 @@ class Executor:
         """The keyword arguments of a model that takes parameters: copies, as rows of a call have the same object."""
         if not self.model.takes_parameters:
             return {}
-        return {"parameters": [deepcopy(self.pool.parameters[slot]) or {} for slot in rows]}
+        given = (self.pool.parameters[slot] for slot in rows)
+        return {"parameters": [{} if one is None else deepcopy(one) for one in given]}
 
     def stacked(self, position: int, rows: Sequence[int]) -> Any:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""

@@ -72,6 +72,20 @@ async def test_a_model_that_two_workers_cannot_share_is_refused(place: Place):
             await engine.start(make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
 
 
+async def test_a_model_that_reads_the_parameters_of_one_row_for_all_is_refused(place: Place):
+    def first(x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
+        return x * parameters[0].get("by", 2.0)
+
+    def each(x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
+        return x * torch.tensor([row.get("by", 2.0) if row else 2.0 for row in parameters], device=x.device)[:, None]
+
+    async with place.serving() as engine:
+        with pytest.raises(ConfigError, match="of the parameters of a batch those of its first row alone are read"):
+            await engine.start(make_model(first, takes_parameters=True, row_check="refuse", max_batch=4))
+        await engine.start(make_model(each, takes_parameters=True, row_check="refuse", max_batch=4))
+        await engine.start(make_model(first, name="alone", takes_parameters=True, row_check="refuse", max_batch=1))
+
+
 async def test_models_are_loaded_and_go_while_others_serve(place: Place):
     """Captures on one thread, replays and allocations on others: every answer is right, and no unit fails."""
     async with place.serving() as engine:

@@ -186,6 +186,27 @@ def stack(
     return with_server_inputs(inputs, batch, of_rows, longest(rows))
 
 
+class AskedParameters(dict[str, Any]):
+    """The parameters of a row, which know whether any has been asked for."""
+
+    asked = False
+
+    def __deepcopy__(self, memo: object) -> AskedParameters:
+        return self
+
+    def __contains__(self, name: object) -> bool:
+        self.asked = True
+        return super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked = True
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked = True
+        return super().get(name, default)
+
+
 def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, Any]:
     """The keywords of a call beside `stack`: the parameters of each row, if the model takes them."""
     padded = [*rows, *[rows[-1]] * (size - len(rows))]

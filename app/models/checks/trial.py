@@ -10,6 +10,7 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -22,7 +23,16 @@ from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, networks_
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
-from app.models.checks.samples import content_of, full_lengths, longer_row, row_check_rows, stack, stretched, trial_rows
+from app.models.checks.samples import (
+    AskedParameters,
+    content_of,
+    full_lengths,
+    longer_row,
+    row_check_rows,
+    stack,
+    stretched,
+    trial_rows,
+)
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import segments_of, whole_model
 from app.models.process_state import OF_BATCHES, ProcessState
@@ -36,7 +46,8 @@ _ONE_ROW = "Or run each row alone, by max_batch = 1 under [batching]"
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, give recurrent layers "
     "and transformers batch_first=True, take softmax, mean and the like along other dimensions, branch by row, not by "
-    f"x.max(), mask what it pads; torch's dynamic quantization takes one scale for all rows. {_ONE_ROW}",
+    "x.max(), read each row's own parameters, mask what it pads; torch's dynamic quantization takes one scale for all "
+    f"rows. {_ONE_ROW}",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     f"and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences. {_ONE_ROW}",
     Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
@@ -218,6 +229,11 @@ def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -
     finding = None if model.writes else check_segments(whole_model(model.info, rows, run, longer), tolerance, most)
     if finding is not None and finding.cause is Cause.RANDOM:
         return finding
+    if model.takes_parameters and not model.writes and most > 1:
+        first, second = pair = [AskedParameters(rows[0].parameters) for _ in range(2)]
+        run([replace(rows[0], parameters=asked) for asked in pair], 2)
+        if first.asked and not second.asked:
+            return Finding(Cause.COMPANY, "of the parameters of a batch those of its first row alone are read")
     with torch.inference_mode(), only_exceptions():
         found = check_segments(segments_of(model, rows), tolerance, most)
         if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
