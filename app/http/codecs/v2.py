@@ -19,7 +19,7 @@ from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.v2_binary import decode_raw, join_bytes
-from app.http.codecs.v2_decode import Spans, decode_request, load_json, too_much_json
+from app.http.codecs.v2_decode import Spans, decode_request, read_again, too_much_json
 from app.values.tensors import IN_FALSE, IN_TRUE, check_finite, has_bools, packer, shown, to_json, written
 
 _LENGTH = b"inference-header-content-length"
@@ -53,7 +53,10 @@ class V2(Codec):
                 return same
         if len(text) > limits.json:
             raise too_much_json("body", limits.json, len(text), info)
-        request = load_json(text)
+        try:
+            request = orjson.loads(text)
+        except orjson.JSONDecodeError as exc:
+            request = read_again(text, exc)
         bools = (IN_TRUE in text or IN_FALSE in text) and has_bools(text)
         if not bools and length is None:
             plain = _decode_plain(request, info)

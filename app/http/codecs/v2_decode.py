@@ -77,10 +77,10 @@ def load_json(text: bytes, field: str = "body") -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        return _read_again(text, exc, field)
+        return read_again(text, exc, field)
 
 
-def _read_again(text: bytes, error: orjson.JSONDecodeError, field: str) -> Any:
+def read_again(text: bytes, error: orjson.JSONDecodeError, field: str = "body") -> Any:
     """What the standard library reads where orjson does not: an indented body of many digits, for which it sets too
     little memory aside. That library accepts NaN, too, so it can locate the value. Raises BadRequest.
     """
