@@ -26,6 +26,7 @@ SEQUENCE = spec("x", "FP32", ("tokens", 40), 4)
 STATE = spec("y", "FP32", 5)
 TEXT = spec("x", "BYTES", 1)
 NUMBER = spec("y", "FP64", 1)
+PIXELS = spec("x", "FP32", 10, 10)
 
 
 def model(call, inputs=(X,), outputs=(Y,), samples=(), takes_parameters=False, **batching):
@@ -250,6 +251,28 @@ def test_a_model_that_raises_on_a_sample_is_refused():
     assert "a batch of 1 row: ValueError: could not convert" in refused(numbers, [TEXT], [NUMBER], samples=words(b"a"))
     message = refused(numbers, [TEXT], [NUMBER], samples=words(b"1", b"a"))
     assert "row check: the rows of [warmup] in a batch: ValueError" in message
+
+
+def mean_of_letters(x):
+    """It has no space among its letters, and no mask of its padding."""
+    letters = [["abcdefghijklmnopqrstuvwxyz".index(letter) for letter in one.decode()] for one in x[:, 0]]
+    return np.array([[sum(own) / max(map(len, letters))] for own in letters])
+
+
+def only_pixels(x):
+    """Divided by the largest of the batch."""
+    if any(row.max() <= 1 for row in x):
+        raise ValueError("expected pixels up to 255")
+    return x / x.max()
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "outputs"),
+    [(mean_of_letters, TEXT, NUMBER), (only_pixels, PIXELS, PIXELS)],
+    ids=["texts of one word", "floats above 1"],
+)
+def test_a_model_that_takes_rows_of_one_kind_alone_is_tried_with_such(call, inputs, outputs):
+    assert "a row's answer depends on the other rows" in refused(call, [inputs], [outputs])
 
 
 def test_parameters_of_samples_reach_the_model():

@@ -57,15 +57,16 @@ def _plain(spec: TensorSpec, lengths: Mapping[str, int], value: float) -> Array:
 
 
 def made_up_rows(
-    inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0, *, twos: bool = False
-) -> list[SampleRow]:
+    inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0, *, twos: bool = False,
+    alike: bool = False,
+) -> list[SampleRow]:  # fmt: skip
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
     Floats are drawn from the standard normal distribution, but for each fourth row from 0 to 1: a model may branch by
     its images' largest value, and must do so by row. The first row's text is a word, the second's two words, and so on:
     a model may pad to the most. Integers are between the input's `minimum` and `maximum`. Without these bounds they are
     0 or 1: any larger number could be an index out of range. One integer beside other inputs is 1; of `twos`, 2 in each
-    second row.
+    second row. `alike`: all floats are normal, and all texts words, which a model may expect.
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
@@ -76,7 +77,7 @@ def made_up_rows(
             arrays = (
                 _plain(spec, of_row, spec.example + (twos and number % 2 == 0 and _is_bare_integer(spec)))
                 if ones
-                else _draw(spec, spec.row_shape(of_row), random, number)
+                else _draw(spec, spec.row_shape(of_row), random, 1 if alike else number)
                 for spec, ones in zip(inputs, plain, strict=True)
             )
             row = SampleRow(tuple(arrays), dict(of_row))
@@ -98,16 +99,16 @@ def trial_rows(inputs: Sequence[TensorSpec], longer: Callable[[], bool]) -> Iter
 
 
 def row_check_rows(
-    info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False, twos: bool = False
+    info: ModelInfo, samples: Sequence[SampleRow] = (), *, long: bool = False, **kind: bool
 ) -> list[SampleRow]:
     """Rows for the row check that may share a batch: made-up ones, as long as the inputs may be if `long`, or samples.
-    `twos`: see `made_up_rows`.
+    `kind`: see `made_up_rows`.
 
     The first have the longest length; with a variable axis, the last is shorter if there is such a row.
     """
     ends = info.batching.length_buckets
     if not samples:
-        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends, long), twos=twos)
+        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends, long), **kind)
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)

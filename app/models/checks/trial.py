@@ -214,9 +214,9 @@ def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
     try:
         return _finding(model, rows, run, at_once)
     except Exception as error:  # a user's code may raise anything
-        # of made-up rows perhaps because they are too short, as for a convolution, or 2 is no index
+        # of made-up rows perhaps because they are too short, as for a convolution, 2 is no index, or a space no letter
         long = is_about_shapes(error) and not isinstance(error, ConfigError)
-        others = row_check_rows(model.info, model.checks.samples, long=long)
+        others = row_check_rows(model.info, model.checks.samples, long=long, alike=not long)
         if list(map(content_of, others)) == list(map(content_of, rows)):
             raise
     return _finding(model, others, run, at_once)
