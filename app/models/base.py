@@ -51,13 +51,17 @@ _HEAD, _TAIL = 600, 400
 
 def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes, addresses and TorchScript's traceback,
-    which comes before the message. Of a long one, the beginning and the end.
+    which comes before the message, `shortened`.
     """
     text = f"{type(error).__name__}: {message_of(error)}"
     if of_script := _OF_SCRIPT.search(text):
         text = of_script[1]
-    line = " ".join(presentable(_COLOUR.sub("", text)).split())
-    return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} ... {line[-_TAIL:]}"
+    return shortened(" ".join(presentable(_COLOUR.sub("", text)).split()))
+
+
+def shortened(text: str) -> str:
+    """Of a long text, the beginning and the end."""
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} ... {text[-_TAIL:]}"
 
 
 def message_of(error: BaseException) -> str:

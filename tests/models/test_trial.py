@@ -294,6 +294,15 @@ def test_a_model_that_raises_what_is_no_exception_is_unfit(kind):
         try_out(model(call))
 
 
+def long_by_company(x):
+    return np.array([[b"a" * (100_000 + len(x))]] * len(x), object)
+
+
+@pytest.mark.parametrize("call", [lambda x: {str(n): x for n in range(100_000)}, long_by_company])
+def test_what_is_told_of_a_long_result_is_short(call):
+    assert len(refused(call, [X], [TEXT])) < 2_000
+
+
 # tolerances
 
 

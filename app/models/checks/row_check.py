@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
-from app.models.base import PADDED, V2_DATATYPES
+from app.models.base import PADDED, V2_DATATYPES, shortened
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
@@ -205,7 +205,7 @@ class Comparison:
                     at = np.unravel_index(int(gaps.argmax()), gaps.shape)
                     worst, found = float(gaps[at]), (a[at], b[at], done)
             if found is not None and (text := self._told(index, is_float, *found)):
-                return f"output {spec.name!r}: {text}"
+                return shortened(f"output {spec.name!r}: {text}")
         return None
 
     def _told(self, index: int, is_float: bool, one: Any, other: Any, how: str) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 
 from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, networks_of, one_line, with_place
+from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, networks_of, one_line, shortened, with_place
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
@@ -311,7 +311,7 @@ def _batch(size: int) -> str:
 
 def _what(error: Exception) -> str:
     """The error in one line with its place."""
-    text = str(error) if isinstance(error, ConfigError) else one_line(error)
+    text = shortened(str(error)) if isinstance(error, ConfigError) else one_line(error)
     advice = advice_on(error)
     return with_place(text, error) + (f"; {advice}" if advice else "")
 
