@@ -311,7 +311,8 @@ def networks_of(model: Model) -> list[nn.Module]:
     for part in (model.call, *model.stages.calls, model.stages.context):
         cells = (isinstance(part, FunctionType) and part.__closure__) or ()  # a proxy has an attribute of any name
         closed = [cell.cell_contents for cell in cells if cell != CellType()]  # one is empty: of an unset variable
-        found += [part, getattr(part, "__self__", None), *closed, *getattr(part, "__dict__", {}).values()]
+        own = getattr(part, "__dict__", None)
+        found += [part, getattr(part, "__self__", None), *closed, *(own.values() if isinstance(own, Mapping) else ())]
     return [one for one in found if isinstance(one, nn.Module)]
 
 

@@ -341,6 +341,8 @@ def test_a_network_in_training_mode_inside_another_object_is_named(how):
 class Remote:
     """As a client of another process, whose methods are those that are called there."""
 
+    __slots__ = ()  # so that it has `__dict__` by `__getattr__`, too
+
     def __getattr__(self, name):
         return lambda *_: name
 
