@@ -7,6 +7,8 @@ import re
 import pytest
 import torch
 
+from app.models.checks.trial import network_warning
+
 from .folders import loaded, refused, try_out, write_model
 
 CODE = """
@@ -130,6 +132,13 @@ HEAD = "        return self.head(x)"
 )
 def test_what_cannot_be_cut(tmp_path, code, toml, message):
     assert message in refused(folder_with(tmp_path, "stages = 2", code, toml))
+
+
+def test_weights_that_stages_share_with_the_whole_are_looked_at_once(tmp_path, monkeypatch):
+    model, looked = loaded(folder_with(tmp_path, "stages = 2")), []
+    monkeypatch.setattr(torch.Tensor, "isnan", lambda value: looked.append(value) or torch.zeros(1, dtype=torch.bool))
+    assert network_warning(model) is None
+    assert len(looked) == len(list(model.call.parameters()))
 
 
 def test_a_cut_before_the_first_weight_is_refused(tmp_path):

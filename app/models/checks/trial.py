@@ -251,8 +251,8 @@ def network_warning(model: Model) -> str | None:
     Such a model serves, because the weight may be unused, and dropout meant.
     """
     networks = networks_of(model)
-    named = (found for net in networks for found in net.named_parameters())
-    read = ((name, value) for name, value in named if value.is_floating_point() and not value.is_meta)
+    named = {value: name for net in networks for name, value in net.named_parameters()}  # a stage shares the model's
+    read = ((name, value) for value, name in named.items() if value.is_floating_point() and not value.is_meta)
     wrong = next((name for name, value in read if bool(value.isnan().any())), None)
     if wrong is not None:
         return f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
