@@ -22,7 +22,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from types import FrameType
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt
@@ -139,14 +138,18 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
     if its signal came before they are removed: it is blocked until then. And a client whose idle connection this
     process closes would send its next request to nobody.
     """
-    block, unblock = (
-        partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
-    )
+    own = threading.local()  # `mask`: of a thread that forks
+
+    def block() -> None:
+        own.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def as_before() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, own.mask)
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        unblock()
+        as_before()
         for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to it too, while requests still need it
             signal.signal(number, signal.SIG_IGN)
         for fd in descriptors():
@@ -154,7 +157,7 @@ def let_children_end(descriptors: Callable[[], Iterable[int]]) -> None:
                 one = socket.socket(fileno=fd)
                 one.detach() if one.family == socket.AF_UNIX else one.close()  # a pipe that has got its number
 
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
+    os.register_at_fork(before=block, after_in_parent=as_before, after_in_child=in_child)
 
 
 class _Terminated(BaseException):

@@ -94,7 +94,11 @@ child = multiprocessing.get_context("fork").Process(target=print)
 child.start()
 child.join()
 assert child.exitcode == -signal.SIGTERM
-assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+if not (pid := os.fork()):  # a model's code may have blocked it itself
+    os._exit(signal.pthread_sigmask(signal.SIG_BLOCK, []) != {signal.SIGTERM})
+assert not os.waitpid(pid, 0)[1]
+assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGTERM}
 """
 STAYS = """
 import multiprocessing, threading
