@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 
@@ -283,6 +284,26 @@ def test_parameters_of_samples_reach_the_model():
     assert try_out(model(call, takes_parameters=True, samples=rows)) == []
     with pytest.raises(Unfit, match="KeyError"):
         try_out(model(call, takes_parameters=True))
+
+
+def in_groups(key):
+    """A model that runs rows of equal parameters together."""
+
+    def call(x, parameters):
+        found, keys = torch.empty_like(x), list(map(key, parameters))
+        for one in set(keys):
+            rows = [row for row, other in enumerate(keys) if other == one]
+            found[rows] = x[rows] * parameters[rows[0]].get("gain", 1.0)
+        return found
+
+    return call
+
+
+def test_parameters_of_one_row_may_be_those_of_rows_with_equal_ones():
+    first = refused(lambda x, parameters: x * parameters[0].get("gain", 1.0), takes_parameters=True)
+    assert "of the parameters of a batch those of its first row alone are read" in first
+    for key in (json.dumps, repr, lambda given: tuple(sorted(given.items()))):
+        assert try_out(model(in_groups(key), takes_parameters=True)) == []
 
 
 @pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any
 
@@ -188,30 +189,32 @@ def stack(
 
 
 class AskedParameters(dict[str, Any]):
-    """The parameters of a row, which know whether any has been asked for."""
+    """The parameters of a row, which know what they have been asked for."""
 
-    asked = False
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.asked: set[Any] = set()
 
     def __deepcopy__(self, memo: object) -> AskedParameters:
         return self
 
     def __contains__(self, name: object) -> bool:
-        self.asked = True
+        self.asked.add(name)
         return super().__contains__(name)
 
     def __getitem__(self, name: str) -> Any:
-        self.asked = True
+        self.asked.add(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.asked = True
+        self.asked.add(name)
         return super().get(name, default)
 
 
 def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, Any]:
     """The keywords of a call beside `stack`: the parameters of each row, if the model takes them."""
     padded = [*rows, *[rows[-1]] * (size - len(rows))]
-    return {"parameters": [dict(row.parameters) for row in padded]} if model.takes_parameters else {}
+    return {"parameters": [deepcopy(row.parameters) for row in padded]} if model.takes_parameters else {}
 
 
 def _keeps_to_ones(spec: TensorSpec, inputs: Sequence[TensorSpec]) -> bool:

@@ -10,6 +10,7 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -229,11 +230,8 @@ def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -
     finding = None if model.writes else check_segments(whole_model(model.info, rows, run, longer), tolerance, most)
     if finding is not None and finding.cause is Cause.RANDOM:
         return finding
-    if model.takes_parameters and not model.writes and most > 1:
-        first, second = pair = [AskedParameters(rows[0].parameters) for _ in range(2)]
-        run([replace(rows[0], parameters=asked) for asked in pair], 2)
-        if first.asked and not second.asked:
-            return Finding(Cause.COMPANY, "of the parameters of a batch those of its first row alone are read")
+    if model.takes_parameters and not model.writes and most > 1 and _reads_first_alone(rows[0], run):
+        return Finding(Cause.COMPANY, "of the parameters of a batch those of its first row alone are read")
     with torch.inference_mode(), only_exceptions():
         found = check_segments(segments_of(model, rows), tolerance, most)
         if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
@@ -243,6 +241,19 @@ def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -
             finally:
                 state.put_back()
     return found or finding
+
+
+def _reads_first_alone(row: SampleRow, run: Run) -> bool:
+    """Whether a batch's first row is asked for parameters, and the second is not, which has others."""
+    first, second = AskedParameters(row.parameters), AskedParameters(row.parameters)
+    pair = [replace(row, parameters=each) for each in (first, second)]
+    run(pair, 2)
+    if first.asked and not second.asked:  # while they are equal, one may be asked for both
+        second.update({name: 1 + (row.parameters.get(name) == 1) for name in first.asked})
+        with suppress(Exception):  # which may be no value of it
+            run(pair, 2)
+            return not second.asked
+    return False
 
 
 def network_warning(model: Model) -> str | None:
