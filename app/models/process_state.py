@@ -101,15 +101,16 @@ def _loggers() -> Iterator[logging.Logger]:
     return (one for one in logging.root.manager.loggerDict.copy().values() if isinstance(one, logging.Logger))
 
 
-def _levels() -> dict[str, tuple[int, bool]]:
-    return {one.name: (one.level, one.disabled) for one in _loggers() if one.name.startswith("starling")}
+def _levels() -> dict[str, tuple[int, bool, bool]]:
+    return {one.name: (one.level, one.disabled, one.propagate) for one in _loggers() if one.name.startswith("starling")}
 
 
-def _put_levels(before: dict[str, tuple[int, bool]]) -> None:
+def _put_levels(before: dict[str, tuple[int, bool, bool]]) -> None:
     for one in _loggers():
         one.disabled = False
         if one.name in before:
             one.setLevel(before[one.name][0])
+            one.propagate = before[one.name][2]
 
 
 def _recursion_limit() -> int:

@@ -48,6 +48,7 @@ CHANGES = {
     "logging.getLogger().handlers[0].setLevel(50)": "the handlers of the log to [",
     "logging.config.dictConfig({'version': 1})": LEVELS,
     "[logging.getLogger(name).setLevel(40) for name in logging.root.manager.loggerDict]": LEVELS,
+    "[vars(logging.getLogger(name)).update(propagate=False) for name in logging.root.manager.loggerDict]": LEVELS,
     "logging.getLogger().setLevel(5)": "the level of the log to 5",
     "torch.set_autocast_enabled('cpu', True)": "torch's autocast to True",
     "gc.disable()": "the garbage collection to False",
