@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -81,30 +82,33 @@ def load_json(text: bytes, field: str = "body") -> Any:
 
 
 def read_again(text: bytes, error: orjson.JSONDecodeError, field: str = "body") -> Any:
-    """What the standard library reads where orjson does not: an indented body of many digits, for which it sets too
-    little memory aside. That library accepts NaN, too, so it can locate the value. Raises BadRequest.
+    """An indented text of many short values, for which orjson had too little memory. Raises BadRequest for any other.
+
+    Within a list, orjson does not take it for an indented one.
     """
+    with suppress(ValueError):
+        (value,) = orjson.loads(b"[%b]" % text)
+        return value
+    raise BadRequest(_why_not_json(text, error, field))
+
+
+def _why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str) -> str:
+    """Why orjson refused a body. The standard library accepts NaN, so parsing again with it can locate the value."""
     try:
-        value = json.loads(text.decode("utf-8", "surrogatepass"), parse_int=_integer_or_float)
+        value = json.loads(text)
         inputs = value.get("inputs") if isinstance(value, dict) else None
         for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
             data = tensor.get("data") if isinstance(tensor, dict) else None
             if (found := _no_json(data)) is not None:
-                raise BadRequest(f"{_place('inputs', index, tensor)}.data{': '.join(found)}; or the tensor as binary")
+                return f"{_place('inputs', index, tensor)}.data{': '.join(found)}; or the tensor as binary"
         found = _no_json(value)
     except RecursionError:
-        raise BadRequest(f"{field}: JSON is nested too deeply") from None
+        return f"{field}: JSON is nested too deeply"
     except ValueError:
-        raise BadRequest(f"{field}: not valid JSON: {error}") from None
-    if found is not None:
-        raise BadRequest(f"{field}{': '.join(found)}, or the tensor as binary, with V2")
-    return value
-
-
-def _integer_or_float(digits: str) -> int | float:
-    """As orjson reads them."""
-    whole = int(digits)
-    return whole if -(1 << 63) <= whole < 1 << 64 else float(digits)
+        return f"{field}: not valid JSON: {error}"
+    if found is None:
+        return f"{field}: not valid JSON: {error}"
+    return f"{field}{': '.join(found)}, or the tensor as binary, with V2"
 
 
 def _no_json(value: Any, depth: int = 0) -> tuple[str, str] | None:

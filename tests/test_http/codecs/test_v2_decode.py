@@ -106,9 +106,12 @@ def test_an_indented_body_of_many_digits() -> None:
     head = b'{\r\n  "inputs": [{"name": "x", "shape": [1000, 4], "datatype": "FP32", "data": ['
     assert values(decode(head + digits + b"]}]}", None, ECHO, MIB), ECHO) == [[1] * 4] * 1000
     assert load_json(b"[\n  [" + digits + b"]]") == [[1] * 4000]
-    for wrong, words in ((b"1" * 400, r"\(x\).data\[4000\]: Infinity is not JSON"), (b"x", "not valid JSON")):
+    for wrong, words in ((b"NaN", r"\(x\).data\[4000\]: NaN is not JSON"), (b'{"\\ud800": 1}', "not valid JSON")):
         with pytest.raises(BadRequest, match=words):
             decode(head + digits + b"," + wrong + b"]}]}", None, ECHO, MIB)
+    for wrong in (b"1, 2", b"", b"1], [2", b'{"\\ud800": 1}'):
+        with pytest.raises(BadRequest, match="not valid JSON"):
+            load_json(wrong)
 
 
 def test_raw_requests() -> None:
