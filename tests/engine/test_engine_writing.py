@@ -83,6 +83,8 @@ async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -
             ({"stop": [3]}, r"parameters.stop: expected a text, or at most 16"),
             ({"stop_token_ids": ["a"]}, r"parameters.stop_token_ids: expected a list of ids of tokens, got \['a'\]"),
             ({"bad_words": ["a"]}, r"parameters.bad_words: expected '' or .*: a request can ban no words"),
+            ({"response_format": {}}, r"parameters.response_format: expected \{'type': 'text'\}, got \{\}: the model"),
+            ({"tools": "auto"}, r"parameters.tools: expected \[\], got 'auto': the model calls no tools"),
             ({"top_p": 1.5}, r"parameters.top_p: expected less than or equal to 1, got 1.5"),
         ):
             with pytest.raises(BadRequest, match=message):
