@@ -82,7 +82,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     if not takes_files(served):
         raise UnsupportedMedia(
             f"{upload.field}: expected application/json, or application/x-npy of an only input, for model {info.name}, "
-            f"which decodes no files, got content type {shown(upload.media)}"
+            f"which decodes no files, got {f'content type {shown(upload.media)}' if upload.data else 'nothing'}"
         )
     check_pixels(upload)
     if decode is None:

@@ -178,7 +178,7 @@ def test_what_no_type_fits(unspecific: str | None) -> None:
         decode(SEEING, unspecific, b"the cat")
     with pytest.raises(UnsupportedMedia, match=r"application/json, .* for model vector, which"):
         decode(VECTOR, unspecific, b"the cat")
-    with pytest.raises(UnsupportedMedia, match="which decodes no files, got content type"):
+    with pytest.raises(UnsupportedMedia, match="which decodes no files, got nothing"):
         decode(VECTOR, unspecific, b"")
     with pytest.raises(UnsupportedMedia, match=r"expected application/json.* for .*, got content type 'text/plain'"):
         decode(SEQUENCES, "text/plain", b"x")
