@@ -57,6 +57,7 @@ class ModelUser(FastHttpUser):
 
     def on_start(self) -> None:
         options = self.environment.parsed_options
+        self.client.base_url = str(self.client.base_url).rstrip("/")  # Locust puts paths, which begin with one, behind
         self.pace = options.pace
         self.random = random.Random()
         self.begun_s = time.perf_counter()
@@ -182,7 +183,6 @@ def prepare(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     options = environment.parsed_options
-    environment.host = (environment.host or "").rstrip("/")  # Locust puts paths, which begin with one, behind it
     try:
         metadata = payloads.metadata_of(environment.host, options.model, options.api_key)
         mix = payloads.Mix(options.rows, options.lengths, options.seed)

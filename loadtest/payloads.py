@@ -69,9 +69,10 @@ class Mix:
     seed: int = 0
 
 
-def metadata_of(host: str, model: str, key: str) -> dict[str, Any]:
+def metadata_of(host: str | None, model: str, key: str) -> dict[str, Any]:
     """The V2 metadata of a server's model. Raises OSError where it cannot be had, ValueError if it is not a 200."""
-    asked = urllib.request.Request(f"{host}/v2/models/{model}", headers={"X-API-Key": key} if key else {})
+    url = f"{(host or '').rstrip('/')}/v2/models/{model}"
+    asked = urllib.request.Request(url, headers={"X-API-Key": key} if key else {})
     try:
         with urllib.request.urlopen(asked, timeout=10) as response:
             answer: dict[str, Any] = json.load(response)

@@ -231,6 +231,12 @@ def test_the_page_runs_the_shape_that_it_is_told(load: Callable[..., LoadRun]) -
         found = fetch(page, "GET", "/stats/requests")
         assert found["fail_ratio"] == 0
         assert found["stats"][-1]["num_requests"] > 0
+        for users in (1, 2):  # the second joins the first, with the host as it was typed
+            fetch(page, "POST", "/swarm", {**form, "user_count": str(users), "user_classes": "JsonUser"})
+            eventually(lambda users=users: fetch(page, "GET", "/stats/requests")["user_count"] == users)
+        before = server.count
+        eventually(lambda: server.count > before + 20)
+        assert fetch(page, "GET", "/exceptions")["exceptions"] == []
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
     assert "echo V2 JSON" in template(run.out / "report.html")
