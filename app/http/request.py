@@ -109,6 +109,7 @@ class Request(Exchange):
         except StopIteration as end:
             # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
             self._coroutine = self._pending = self.served = self.outcome = self.body = None
+            del self.route  # whose codec may be the request's own, with the parsed body
             self.resources.bodies.held -= self.held
             self.held = 0
             status, head, body, self.closes = end.value

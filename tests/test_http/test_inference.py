@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES, ModelCall
 from app.errors import BadRequest, ModelFailed, NotReady
+from app.http.codecs.text_codec import TextCodec
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import parse_query
 from app.http.layers import write_line
@@ -241,6 +243,16 @@ async def test_a_body_without_a_length(model: Echo) -> None:
     await connection.done()
     status, _, answer = parsed(connection.transport.written)
     assert (status, b"expected a Content-Length header or a chunked body" in answer) == (411, True)
+
+
+async def test_an_idle_connection_keeps_no_parsed_body(model: Echo) -> None:
+    connection = Caller(model, "direct").connection()
+    sent = b'{"model": "nobody", "input": ["so many texts"]}'
+    connection.send(b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
+    await connection.done()
+    assert b"nobody" in connection.transport.written
+    gc.collect()
+    assert not any(isinstance(one, TextCodec) and "input" in one.body for one in gc.get_objects())
 
 
 async def test_a_key(caller: MakeCaller) -> None:
