@@ -19,9 +19,9 @@ export function expanded(text) {
   const filled = inputs.filter((tensor) => Object.hasOwn(tensor?.data ?? {}, "fill")); // a list inherits one
   const counts = filled.map(({ shape }) => Array.isArray(shape) ? shape.reduce((a, b) => a * b, 1) : NaN);
   // Within the text, because JavaScript would round what else there is of integers above 2^53.
-  return text.replace(/\{\s*"fill"\s*:\s*([^{}]*?)\s*\}/g, (whole, value) => {
+  return text.replace(/("data"\s*:\s*)\{\s*"fill"\s*:\s*([^{}]*?)\s*\}/g, (whole, name, value) => {
     const count = counts.shift();
-    return Number.isInteger(count) && count >= 0 && count <= 1e8 ? `[${new Array(count).fill(value)}]` : whole;
+    return Number.isInteger(count) && count >= 0 && count <= 1e8 ? `${name}[${new Array(count).fill(value)}]` : whole;
   });
 }
 
