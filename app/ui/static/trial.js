@@ -45,7 +45,7 @@ export function pretty(value, indent = "") {
 
 /** The text of an answer for people. One with integers that JavaScript would round stays as it came. */
 export function readable(text) {
-  if (/(?<![\d.])\d{16}/.test(text)) return text;
+  if (/(^|[^\d.])\d{16}/.test(text)) return text;
   try {
     return pretty(JSON.parse(text));
   } catch {
