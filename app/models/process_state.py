@@ -96,21 +96,24 @@ def _put_handlers(before: _Handlers) -> None:
         one.setFormatter(formatter)
 
 
+_OURS = ("starling", "uvicorn", "asyncio")  # loggers that write the server's lines
+
+
 def _loggers() -> Iterator[logging.Logger]:
     """All: loops over them set levels, and dictConfig turns off what it does not name."""
     return (one for one in logging.root.manager.loggerDict.copy().values() if isinstance(one, logging.Logger))
 
 
 def _levels() -> dict[str, tuple[int, bool, bool]]:
-    return {one.name: (one.level, one.disabled, one.propagate) for one in _loggers() if one.name.startswith("starling")}
+    return {one.name: (one.level, one.disabled, one.propagate) for one in _loggers() if one.name.startswith(_OURS)}
 
 
 def _put_levels(before: dict[str, tuple[int, bool, bool]]) -> None:
     for one in _loggers():
         one.disabled = False
-        if one.name in before:
-            one.setLevel(before[one.name][0])
-            one.propagate = before[one.name][2]
+        if one.name.startswith(_OURS):  # a loop that names a logger makes it, too
+            level, _, one.propagate = before.get(one.name, (logging.NOTSET, False, True))
+            one.setLevel(level)
 
 
 def _recursion_limit() -> int:

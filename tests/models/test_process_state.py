@@ -29,7 +29,8 @@ import torch
 """
 CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
 OTHER = logging.getLogger("a.library")  # which dictConfig turns off, like all
-LEVELS = "the levels of the server's log to {'starling"
+UVICORNS = logging.getLogger("uvicorn.error")  # of malformed requests; there may be no "uvicorn" before a loop names it
+LEVELS = "the levels of the server's log to {"
 CHANGES = {
     "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
     "torch.set_default_device('meta')": "torch's default device to meta",
@@ -88,6 +89,8 @@ def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
     load(write(tmp_path, code.format(change)))
     assert f"source 'model.py:build' set {said}" in caplog.text
     assert not OTHER.disabled
+    assert UVICORNS.propagate
+    assert UVICORNS.isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize(("change", "said"), (CHANGES | SEEDS).items(), ids=CHANGES | SEEDS)
