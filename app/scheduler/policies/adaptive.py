@@ -28,6 +28,7 @@ _NEARLY = 0.95  # share of the highest throughput that counts as the highest
 #: Decisions of tables, of which one is not followed; and of those with a full batch waiting, where trying costs little:
 #: with 10, and with 1, queues stay long for longer (`python -m experiments.policies.learned`, near the peak).
 _TRIED, _TRIED_FULL = 100, 3
+_MANY = 4  # full batches: so many wait before the first table only where full batches are too slow
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
@@ -86,8 +87,8 @@ class Adaptive(Policy):
         """Rows to run by the table, 0 for none; without one see the module's text."""
         estimates, waiting = offer.state.estimates, offer.ready.count
         control = estimates.control
-        if control is None and window is None and waiting >= offer.full and estimates.latency[0].uncertain:
-            return estimates.hopeful(offer.full)  # full batches may be too slow to keep up
+        if control is None and window is None and waiting >= _MANY * offer.full and estimates.latency[0].uncertain:
+            return estimates.hopeful(offer.full)  # full batches do not keep up
         if control is None or (control.workers > 1 and offer.shared()):
             return waiting
         level = estimates.level if window is None else _level(offer, control, window, now)

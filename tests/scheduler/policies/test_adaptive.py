@@ -130,8 +130,9 @@ def test_one_decision_in_so_many_is_not_followed(waiting: int, error: float, oft
 @pytest.mark.parametrize(
     ("waiting", "error", "rows"),
     [
-        pytest.param(9, 0.2, 6, id="a-size-that-may-be-the-fastest"),
-        pytest.param(9, 0.01, 8, id="or-is"),
+        pytest.param(32, 0.2, 6, id="a-size-that-may-be-the-fastest"),
+        pytest.param(32, 0.01, 8, id="or-is"),
+        pytest.param(31, 0.2, 8, id="full-batches-may-keep-up"),
         pytest.param(5, 0.2, 5, id="all-rows"),
     ],
 )
