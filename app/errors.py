@@ -200,6 +200,17 @@ class ConfigError(Exception):
         super().__init__(presentable(message))
 
 
+#: How pydantic says what it expects, and how that is said here.
+_OURS = {
+    r"^\w+ should (be|have) |(, unable to| after validation,| or instance of).*": "",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid ": "a ",
+    "a (?=integer)|valid (?=integer)": "an ",
+    "tuple": "list",
+}
+
+
 def explain(error: ValidationError, table: type[BaseModel]) -> str:
     """The first fault of values that do not fit `table`, as `inputs[0].shape: expected ..., got ...`."""
     first = error.errors()[0]
@@ -207,23 +218,39 @@ def explain(error: ValidationError, table: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"{where}: expected a value, got none"
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; expected one of {', '.join(_known_keys(table, first['loc'][:-1]))}"
+        *above, key = first["loc"]
+        return f"{where}: unknown key; expected one of {_known_keys(table, above)}{_belongs(table, str(key))}"
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         # a validator of a whole table names the key within it
         return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
-    wanted = first["msg"].removeprefix("Input should be ").partition(", unable to")[0]
-    wanted = wanted.replace("valid integer", "integer").replace("a valid ", "a ")
-    return f"{where}: expected {wanted.replace('a integer', 'an integer')}, got {first['input']!r}"
+    wanted = first["msg"]
+    for pattern, ours in _OURS.items():
+        wanted = re.sub(pattern, ours, wanted)
+    return f"{where}: expected {wanted}, got {first['input']!r}"
 
 
-def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> str:
     """The keys of the table that these steps of a location lead to."""
     for step in steps:
         if isinstance(step, str):
-            kind = table.model_fields[step].annotation
-            table = next(each for each in (*get_args(kind), kind) if isinstance(each, type))
-    return list(table.model_fields)
+            table = _tables(table)[step]
+    return ", ".join(table.model_fields)
+
+
+def _belongs(table: type[BaseModel], key: str) -> str:
+    """Where else the key may stand: in TOML it belongs to the table named above it."""
+    names = ["above the first [table]"] if key in table.model_fields else []
+    names += [f"under [{name}]" for name, inner in _tables(table).items() if key in inner.model_fields]
+    return f"; {key} stands {' or '.join(names)}" if names else ""
+
+
+def _tables(table: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The tables in a table, by their keys."""
+    kinds = {name: field.annotation for name, field in table.model_fields.items()}
+    return {
+        name: each for name, kind in kinds.items() for each in (*get_args(kind), kind) if hasattr(each, "model_fields")
+    }
 
 
 def not_installed(name: str, packages: str = "") -> ConfigError:

@@ -71,21 +71,21 @@ async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -
     tiny_decoders.save(tmp_path, "gpt2", MOST)
     async with on_cpu(load(ModelSource("writer", 1, tmp_path))) as (_, served):
         for wrong, message in (
-            ({"max_new_tokens": 0}, r"parameters.max_new_tokens: expected greater than or equal to 1, got 0"),
+            ({"max_new_tokens": 0}, r"parameters.max_new_tokens: expected at least 1, got 0"),
             ({"temperature": "hot"}, r"parameters.temperature: expected a number, got 'hot'"),
             ({"max_tokens": "3"}, r"parameters.max_tokens: expected an integer, got '3'"),
             ({"maximum": 3}, r"parameters.maximum: unknown key; expected one of max_new_tokens, "),
-            ({"temperature": -1}, r"parameters.temperature: expected greater than or equal to 0, got -1"),
+            ({"temperature": -1}, r"parameters.temperature: expected at least 0, got -1"),
             ({"temperature": math.nan}, r"parameters.temperature: expected a finite number, got nan"),
             ({"temperature": math.inf}, r"parameters.temperature: expected a finite number, got inf"),
-            ({"top_k": -2}, r"parameters.top_k: expected greater than or equal to -1, got -2"),
+            ({"top_k": -2}, r"parameters.top_k: expected at least -1, got -2"),
             ({"num_beams": 4}, r"parameters.num_beams: expected 1: beam search is not offered"),
             ({"stop": [3]}, r"parameters.stop: expected a text, or at most 16"),
             ({"stop_token_ids": ["a"]}, r"parameters.stop_token_ids: expected a list of ids of tokens, got \['a'\]"),
             ({"bad_words": ["a"]}, r"parameters.bad_words: expected '' or .*: a request can ban no words"),
             ({"response_format": {}}, r"parameters.response_format: expected \{'type': 'text'\}, got \{\}: the model"),
             ({"tools": "auto"}, r"parameters.tools: expected \[\], got 'auto': the model calls no tools"),
-            ({"top_p": 1.5}, r"parameters.top_p: expected less than or equal to 1, got 1.5"),
+            ({"top_p": 1.5}, r"parameters.top_p: expected at most 1, got 1.5"),
         ):
             with pytest.raises(BadRequest, match=message):
                 await ask(served, [5, 6], **wrong)

@@ -271,7 +271,7 @@ async def test_what_the_model_is_asked(
         (PLAIN, {"prompt": "a", "truncate": "MIDDLE"}, "truncate", "expected true, false, NONE, START, END or a"),
         (PLAIN, {"prompt": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "expected a number of at"),
         (PLAIN, {"prompt": "a", "max_tokens_per_doc": 9}, "max_tokens_per_doc", "not accepted: this model reads"),
-        (PLAIN, {"prompt": "a", "max_tokens": 0}, "max_tokens", "expected greater than or equal to 1, got 0"),
+        (PLAIN, {"prompt": "a", "max_tokens": 0}, "max_tokens", "expected at least 1, got 0"),
         (PLAIN, {"prompt": "a", "min_tokens": 4, "max_tokens": 3}, "min_tokens", "expected at most the 3 of max_tok"),
         (PLAIN, {"prompt": "a", "min_p": 0.1}, "min_p", "expected 0, got 0.1: there are top_k and top_p"),
         (PLAIN, {"prompt": "a", "seed": 1, "random_seed": 2}, "random_seed", "expected the value of seed, got 2"),

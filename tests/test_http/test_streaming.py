@@ -205,7 +205,7 @@ async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(m
         (STREAM, body(text_input=""), "text_input: expected at least one token, got 0"),
         (STREAM, b'{"inputs": ""}', "inputs: expected at least one token, got 0"),
         (STREAM, body(parameters=3), "parameters: expected an object"),
-        (STREAM, body(max_tokens=0), "parameters.max_tokens: expected greater than or equal to 1, got 0"),
+        (STREAM, body(max_tokens=0), "parameters.max_tokens: expected at least 1, got 0"),
         (STREAM, body(parameters={"class": "fast"}), "parameters.class: expected realtime or best_effort"),
         (STREAM, body(stream=False), "parameters.stream: expected true here, got False; the other route is generate"),
         (GENERATE, body(stream=True),

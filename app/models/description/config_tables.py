@@ -44,6 +44,10 @@ def _is_shape(value: Any) -> bool:
     )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
 class TensorTable(Table):
     name: Annotated[str, expects("a name in one line, without spaces at its ends", _TENSOR_NAME.fullmatch)]
     datatype: Annotated[str, expects(f"one of {', '.join(DATATYPES)}", DATATYPES.__contains__)]
@@ -60,7 +64,7 @@ class InputTable(TensorTable):
     """
 
     max_shape: list[int] | None = None
-    pad_value: bool | int | float = 0
+    pad_value: Annotated[SkipValidation[bool | int | float], expects("a number, true or false", _is_number)] = 0
     minimum: int | None = None
     maximum: int | None = None
     lengths: str | None = None
