@@ -78,11 +78,10 @@ class StepSlabs:
         """Write an output's values [n, ...] of the steps at these flat indices."""
         self._flat_ys[output].index_copy_(0, at, values)
 
-    def written(self, output: int, places: torch.Tensor, steps: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def written(self, output: int, places: torch.Tensor, steps: int, lengths: torch.Tensor) -> torch.Tensor:
         """An output of rows at these places, [rows, steps, ...], with zeros beyond `lengths` (INT64 [rows]): an earlier
-        row's values may be there. None: all rows made so many steps.
+        row's values may be there.
         """
         batch = self.ys[output][:, :steps].index_select(0, places)
-        if lengths is not None:
-            pad_beyond(batch, 1, lengths, 0)
+        pad_beyond(batch, 1, lengths, 0)
         return batch

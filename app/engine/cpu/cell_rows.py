@@ -101,7 +101,7 @@ class CellRows(Kept[CellRow]):
         """Whether the cell reads inputs; False for a cell that only feeds itself."""
         return self._slabs.x is not None
 
-    def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int = 1) -> torch.Tensor | None:
+    def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int) -> torch.Tensor | None:
         """The inputs of the next `steps` steps, [steps, rows, ...]. `made`: steps made since `row.done` was updated."""
         if at is not None:
             values = self._slabs.read(_following(at, steps))

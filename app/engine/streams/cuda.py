@@ -22,7 +22,6 @@ from app.errors import ConfigError
 
 Computation = Callable[[], list[torch.Tensor]]
 
-_OLDEST = (2, 11)
 _GRAPHS_MAY_DRAW = (2, 13)  # before, one state of the random generator served all captures and all other work
 
 
@@ -96,8 +95,6 @@ class CudaRuntime:
     """
 
     def __init__(self, index: int) -> None:
-        if torch_release() < _OLDEST:
-            raise ConfigError(f"device: expected torch 2.11 or later on a GPU, got {torch.__version__}")
         prepare()
         set_allocators()
         self.device = torch.device("cuda", index)
