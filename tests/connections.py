@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.http.connection.connection import HttpProtocol, Take
+from app.http.connection.idle_connections import IdleConnections
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -111,6 +113,10 @@ class Timer:
             self.clock.timers.remove(self)
 
 
+def left_to_asgi(*request: object) -> None:
+    """Takes no request from ASGI."""
+
+
 class Connection:
     """A protocol with an application behind it and a Transport before it. `state` is the lifespan's."""
 
@@ -125,8 +131,10 @@ class Connection:
         config.load()
         self.state = ServerState()
         self.transport = Transport()
-        running = loop or asyncio.get_running_loop()
-        self.protocol = HttpProtocol(config, self.state, state or {}, running, take=take)
+        self.protocol = HttpProtocol(
+            config, self.state, state or {}, loop or asyncio.get_running_loop(), take=take or left_to_asgi,
+            body_timeout_s=30, idle=IdleConnections(keep_alive_s, sys.maxsize), hold=lambda more: None,
+        )  # fmt: skip
         self.protocol.access_log = False
         self.protocol.connection_made(self.transport)
 

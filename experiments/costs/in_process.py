@@ -14,6 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -36,6 +37,7 @@ from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.body import Limits
 from app.http.connection.connection import HttpProtocol
+from app.http.connection.idle_connections import IdleConnections
 from app.http.resources import Resources
 from app.models.loading import load
 from app.models.repository import SETS
@@ -207,8 +209,11 @@ def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpTools
     ]
     for config in configs:
         config.load()
-    take = path.fast_path.take
-    ours = connections(count, lambda: HttpProtocol(configs[0], shared, state, loop, take=take))
+    make = partial(
+        HttpProtocol, configs[0], shared, state, loop, take=path.fast_path.take, body_timeout_s=30,
+        idle=IdleConnections(600, 2 * count), hold=resources.bodies.add,
+    )  # fmt: skip
+    ours = connections(count, make)
     theirs = connections(count, lambda: HttpToolsProtocol(configs[1], shared, {}, loop))
     return ours, theirs
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.http.connection.connection import HttpProtocol
+from app.http.connection.idle_connections import IdleConnections
 from loadtest.common.paths import LOOPBACK
 from loadtest.drill import nginx
 from tests.test_http.echo import Caller
@@ -47,9 +49,11 @@ async def port(request: pytest.FixtureRequest, model: Writer, tmp_path: Path) ->
     config = uvicorn.Config(caller.app, http=HttpProtocol, interface="asgi3", log_config=None, ws="none")
     config.load()
     loop, state = asyncio.get_running_loop(), ServerState()
-    server = await loop.create_server(
-        lambda: HttpProtocol(config, state, caller.state, loop, take=caller.app.fast_path.take), LOOPBACK, 0
-    )
+    make = partial(
+        HttpProtocol, config, state, caller.state, loop, take=caller.app.fast_path.take, body_timeout_s=WAIT_S,
+        idle=IdleConnections(WAIT_S, 100), hold=caller.app.resources.bodies.add,
+    )  # fmt: skip
+    server = await loop.create_server(make, LOOPBACK, 0)
     made, version = nginx.configuration, f"version {request.param};"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nginx, "configuration", lambda *given: made(*given).replace("version 1.1;", version))

@@ -70,14 +70,14 @@ def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
 
 
 def test_a_lost_connection_leaves_no_timer(clock: Clock) -> None:
-    waiting = IdleConnections(5)
+    waiting = IdleConnections(5, most=160)
     (connection,) = opened(waiting, clock, 1)
     waiting.lost(connection)
     assert clock.timers == []
 
 
 def test_a_closed_connection_whose_last_answer_is_not_read_is_cut(clock: Clock) -> None:
-    waiting = IdleConnections(5)
+    waiting = IdleConnections(5, most=160)
     (connection,) = opened(waiting, clock, 1)
     clock.pass_s(5)
     assert (connection.closed, connection.is_cut) == (True, False)

@@ -85,9 +85,9 @@ class KnownHead(NamedTuple):
 
 
 class HttpProtocol(PatchedProtocol):
-    """One connection. Without `take` all requests are left to ASGI."""
+    """One connection."""
 
-    def __init__(self, *args: Any, take: Take | None = None, body_timeout_s: float = 30, **named: Any) -> None:
+    def __init__(self, *args: Any, take: Take, body_timeout_s: float, **named: Any) -> None:
         PatchedProtocol.__init__(self, *args, **named)
         self._take = take
         self._body_timeout_s = body_timeout_s
@@ -146,8 +146,8 @@ class HttpProtocol(PatchedProtocol):
 
     def _taken(self) -> Exchange | None:
         """The exchange of the request whose head has just been parsed; None leaves the request to ASGI."""
-        parser, take = self.parser, self._take
-        if take is None or parser.get_method() != b"POST" or not self._free():
+        parser = self.parser
+        if parser.get_method() != b"POST" or not self._free():
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length")
@@ -160,7 +160,7 @@ class HttpProtocol(PatchedProtocol):
         if size > LONG_BODY:
             return None
         self._last = last
-        exchange = take(self, self.url, headers, size, None)
+        exchange = self._take(self, self.url, headers, size, None)
         chunk = self._chunk
         if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
             # A head ends at the first empty line, so equal bytes are an equal head.
@@ -188,9 +188,9 @@ class HttpProtocol(PatchedProtocol):
 
     def _take_again(self, head: KnownHead, data: bytes) -> bytes:
         """Take the request at the start of `data`, whose head is known. Returns the bytes after it."""
-        take, rest = self._take, data[len(head.text) :]
+        rest = data[len(head.text) :]
         whole = len(rest) == head.length  # nearly always
-        exchange = None if take is None else take(self, head.url, head.headers, head.length, rest if whole else None)
+        exchange = self._take(self, head.url, head.headers, head.length, rest if whole else None)
         if exchange is None:
             self._parse(data)
             return b""

@@ -6,7 +6,6 @@ When there are many, the longest waiting ones are closed earlier.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from typing import Protocol
 
@@ -44,7 +43,7 @@ class IdleConnections:
     for the rest.
     """
 
-    def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
+    def __init__(self, seconds: float, most: int) -> None:
         self._seconds = seconds
         self._near = most - most // _NEAR
         self._timers: dict[IdleConnection, asyncio.TimerHandle] = {}

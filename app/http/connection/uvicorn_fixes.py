@@ -43,16 +43,15 @@ _BAD_CODING = _refusal(400, "Transfer-Encoding: expected chunked and nothing els
 
 
 class PatchedProtocol(HttpToolsProtocol):
-    """One connection. `hold`: called with how many more bytes of answers its client has still to read."""
+    """One connection. `idle`: of all connections of the server. `hold`: called with how many more bytes of answers its
+    client has still to read."""
 
     #: Of all connections: malformed requests; how many of them the log has reported, and when it last did.
     malformed, _reported, _reported_at = 0, 0, -1.0
 
     # uvicorn's methods are called through their class: that costs half as much as `super()`.
 
-    def __init__(
-        self, *args: Any, idle: IdleConnections | None = None, hold: Callable[[int], object] | None = None, **named: Any
-    ) -> None:
+    def __init__(self, *args: Any, idle: IdleConnections, hold: Callable[[int], object], **named: Any) -> None:
         HttpToolsProtocol.__init__(self, *args, **named)
         #: The request that is being answered: a cycle or an Exchange. uvicorn's `cycle` is the one that was read last.
         self._answering: Any = None
@@ -65,7 +64,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._hold_bytes = hold
         self._unread_bytes = 0  # of answers that it has still to read: those of large ones, or of who reads slowly
         self._discards_input = False  # the last answer has been given, or is due; input is dropped
-        self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
+        self._idle = idle
         self.idle_since = 0.0  # see idle_connections.IdleConnection
         self._tls_timer: asyncio.TimerHandle | None = None
 
@@ -229,8 +228,7 @@ class PatchedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.resume_writing(self)
 
     def _hold(self, unread: int) -> None:
-        if self._hold_bytes is not None:
-            self._hold_bytes(unread - self._unread_bytes)
+        self._hold_bytes(unread - self._unread_bytes)
         self._unread_bytes = unread
 
     def waits(self) -> bool:
