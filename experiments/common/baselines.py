@@ -32,7 +32,8 @@ class ByArrival(Order):
         return (Klass.REALTIME, row.call.priority)
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
-        return self.oldest(held)
+        """The set whose first row ranks best."""
+        return min((ready for ready in self._table.nonempty if ready not in held), key=self._rank_of, default=None)
 
 
 class Begun(ByArrival):

@@ -147,9 +147,9 @@ class Told(Recorder):
     def step(self, now: int, *, hold: bool = False) -> Step:
         estimates = self.states[PROGRAM].estimates
         estimates.latency[0].speed.scale = estimates.scale = self.slow.at(now)
-        estimates.rate = self.rate.at(now)
+        estimates.arrivals.steady = self.rate.at(now)
         if estimates.control is not None:
-            estimates.level = estimates.control.level(estimates.rate, estimates.scale)
+            estimates.level = estimates.control.level(estimates.arrivals.steady, estimates.scale)
         return super().step(now, hold=hold)
 
 

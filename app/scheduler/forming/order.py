@@ -42,10 +42,6 @@ class Order:
         """A waiting row takes precedence over a running unit whose first row has a larger level."""
         return (row.call.klass, row.call.priority)
 
-    def oldest(self, held: Collection[ReadySet]) -> ReadySet | None:
-        """Of the sets that are not held back, the one whose first row ranks best, or None."""
-        return min((ready for ready in self._table.nonempty if ready not in held), key=self._rank_of, default=None)
-
     def _rank_of(self, ready: ReadySet) -> tuple[int, ...]:
         """The rank of a set in which rows wait.
 

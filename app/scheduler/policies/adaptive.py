@@ -193,14 +193,14 @@ def _level(offer: Offer, control: ControlTables, window: LengthWindow | None, no
     burst = _burst(offer, now)
     if window is not None and control.workers == 1:
         a_row = facts.curves.lengths[0].at(round(window.total / window.count)).least[-1]
-        return control.level(max(facts.rate, burst), facts.scale * a_row * control.peak / 1e9)
+        return control.level(max(facts.arrivals.steady, burst), facts.scale * a_row * control.peak / 1e9)
     return max(facts.level, control.level(burst, facts.scale)) if burst else facts.level
 
 
 def _burst(offer: Offer, now: int) -> float:
     """Rows per second at which the waiting rows arrived, if significantly above the known rate; else 0."""
     if offer.ready.count >= _CROWD and (span := now - offer.oldest()) > 0:
-        expected = offer.state.estimates.rate * span / 1e9
+        expected = offer.state.estimates.arrivals.steady * span / 1e9
         if offer.ready.count - 1 > expected + _DEVIATIONS * sqrt(expected):
             return offer.ready.count * 1e9 / span
     return 0.0
@@ -211,7 +211,7 @@ def _picked(offer: Offer, window: LengthWindow, now: int) -> Cut:
     times, control = offer.state.estimates.curves.lengths[0], offer.state.estimates.control
     _, startable = offer.free()
     free = min(len(offer.usable), startable, startable if control is None else control.workers)
-    rate = max(offer.state.estimates.rate, _burst(offer, now)) * offer.state.estimates.scale / 1e9
+    rate = max(offer.state.estimates.arrivals.steady, _burst(offer, now)) * offer.state.estimates.scale / 1e9
     share = offer.ready.count / free
     rows, shorter = by_length.pick(window, times, share, min(offer.rows, ceil(share)), rate / free)
     size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]

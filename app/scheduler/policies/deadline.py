@@ -89,7 +89,7 @@ def _held_until(offer: Offer, schedule: Schedule, rows: int, *, varied: bool) ->
     """
     one_more = schedule.time(rows + 1)
     until = min(schedule.deadlines) - max(one_more, schedule.time(rows) + schedule.timer_ns)
-    company = offer.state.estimates.rate / 1e9 * (until - offer.oldest())
+    company = offer.state.estimates.arrivals.steady / 1e9 * (until - offer.oldest())
     longest = 2 * one_more if varied else one_more
     return until if company >= 1 and longest <= _period(offer, schedule) else 0
 
@@ -115,7 +115,7 @@ def _in_time(offer: Offer, schedule: Schedule, most: int) -> int:
 def _keeping_up(offer: Offer, schedule: Schedule, most: int) -> int:
     """The fewest rows of a unit with which workers keep up with the rate, within the bound of the module's text."""
     rows, workers = 1, schedule.workers
-    rate = offer.state.estimates.rate / 1e9 or float("inf")
+    rate = offer.state.estimates.arrivals.steady / 1e9 or float("inf")
     period = _period(offer, schedule)
     while rows < most and workers * rows < rate * schedule.time(rows) and schedule.time(rows + 1) <= period:
         rows += 1
@@ -134,7 +134,7 @@ def _picked(offer: Offer, schedule: Schedule, window: LengthWindow, most: int) -
     times, first = offer.state.estimates.curves.lengths[0], window.lengths[window.place]
     slower = schedule.time(1, first) / times.at(first).times[0]
     within = (schedule.deadlines[0] - schedule.begins) / slower
-    rate = offer.state.estimates.rate * slower / 1e9 / schedule.workers
+    rate = offer.state.estimates.arrivals.steady * slower / 1e9 / schedule.workers
     rows, shorter = by_length.pick(window, times, offer.ready.count, most, rate, within)
     at = times.at(window.lengths[window.place - shorter + rows - 1])
     others = schedule.begins + schedule.time(1, round(window.total / window.count))

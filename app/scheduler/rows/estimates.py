@@ -25,7 +25,6 @@ class Estimates:
         self._profiled = self.line = regression(program.stages[0].profile.batch_ns)  # of the first stage
         self.curves = Curves(self.latency, program, device)
         self.arrivals = RateMonitor(now)
-        self.rate = 0.0  # rows per second: the mean since the last change of the rate
         self.scale = 1.0  # observed over profiled time of a batch, its hand-over included
         self.control: ControlTables | None = None  # of all stages as one; None: not solved
         self.level = -1  # the control table for the load as it is
@@ -114,10 +113,9 @@ class Estimates:
 
     def _set_level(self) -> None:
         self.scale = sum(latency.planned for latency in self.latency) / len(self.latency)
-        self.rate = self.arrivals.steady
         if self.control is not None:
             self.scale = self._slowdown(self.control.tail)
-            self.level = self.control.level(self.rate, self.scale)
+            self.level = self.control.level(self.arrivals.steady, self.scale)
 
     def _slowdown(self, size: int) -> float:
         """Observed over profiled time of batches of `size`, hand-overs included: the mean over the stages."""

@@ -35,7 +35,7 @@ class Busy(World):
 
     def _plan(self) -> None:
         super()._plan()
-        self.scheduler.states[1].estimates.rate = 1_000.0
+        self.scheduler.states[1].estimates.arrivals.steady = 1_000.0
 
 
 def run(arrivals: list[tuple[int, int]], device: DeviceSpec | None = None, **options: object) -> World:
@@ -65,7 +65,7 @@ class TestAlone:
         """20 rows a second: in the 36 ms that it could be held, 0.7 come."""
         scheduler = scheduler_of(program(), device=make_device(LARGEST))
         for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
-            scheduler.states[1].estimates.rate = rate
+            scheduler.states[1].estimates.arrivals.steady = rate
             units = feed(scheduler, make_call(round(rate), deadline=50 * MS)).start
             assert len(units) == started
             for unit in units:
