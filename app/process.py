@@ -43,17 +43,15 @@ def prepare() -> None:
     switch_threads_often()
 
 
-def keep_freed_memory() -> bool:
-    """Set glibc's thresholds and number of heaps. False if the environment sets them, or the C library has none."""
+def keep_freed_memory() -> None:
+    """Set glibc's thresholds and number of heaps, unless the environment sets them."""
     if any(name in os.environ for name in _MALLOC_VARIABLES):
-        return False
-    try:
+        return
+    with suppress(AttributeError, OSError, TypeError):  # musl, macOS and Windows have no mallopt
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
-        return False
-    chosen = ((_MMAP_THRESHOLD, _MMAP_BYTES), (_TRIM_THRESHOLD, _TRIM_BYTES), (_ARENA_MAX, _ARENAS))
-    answers = [mallopt(parameter, value) for parameter, value in chosen]
-    return all(answers)
+        mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
+        mallopt(_ARENA_MAX, _ARENAS)
 
 
 def return_freed_memory() -> None:

@@ -62,13 +62,13 @@ def _in_openai_form(error: StarlingError, message: str) -> dict[str, str | None]
     return {"message": message, "type": kind, "param": param, "code": error.code}
 
 
-def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -> None:
+def install_error_handlers(app: FastAPI, rejected: Counter[str]) -> None:
     """Answer every error in `app`, also the framework's, with `error_parts`. `rejected` counts errors by code.
 
     Starlette's outermost layer raises an unexpected exception again after the answer, so that the server logs it.
     """
     for kind in (StarlingError, HTTPException, Exception):
-        app.add_exception_handler(kind, partial(_answer, Counter() if rejected is None else rejected))
+        app.add_exception_handler(kind, partial(_answer, rejected))
 
 
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:

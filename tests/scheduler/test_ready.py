@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.scheduler.rows.ready import LengthWindow, ReadySet
-from app.scheduler.types import Call, Row, RowState
+from app.scheduler.types import Call, Klass, Row, RowState
 
 from .world import make_call
 
@@ -27,10 +27,10 @@ def ids(rows: list[Row]) -> list[int]:
 
 def test_rows_on_either_side_of_the_first_by_length() -> None:
     """Of a set that is sorted so: those that wait then, and those that come."""
-    ready = ReadySet(KEY)
+    ready = ReadySet(KEY, Klass.REALTIME, {})
     calls = [make_call(at, lengths=(length,), arrived=at) for at, length in enumerate((10, 30, 20, 5, 10, 7))]
     enter(ready, *calls[:2])
-    ready.sort_by_length()
+    ready.length_window(9)
     enter(ready, *calls[2:])
     enter(ready, make_call(9, lengths=(99,), priority=1), make_call(10, lengths=(1,), priority=1))
     assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)

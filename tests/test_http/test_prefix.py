@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -47,7 +49,7 @@ def http() -> httpx.AsyncClient:
     """A client of all plain routes under /a."""
     routes = FastAPI()
     routes.include_router(control.router)
-    install_error_handlers(routes)
+    install_error_handlers(routes, Counter())
     app = HttpApp(routes, Resources(LIMITS, auth=Auth(), connections=lambda: 1, root_path="/a"))
     opened = client(app, catalog=FakeCatalog({}), health=Lifecycle())
     opened.base_url = httpx.URL("https://host.example")

@@ -1,8 +1,8 @@
-"""A running quantile: used for unit times over their predictions, and for how late timers fire.
+"""A running quantile: used for how late timers fire.
 
-Unit times vary with inputs, the machine and the event loop. Planning with the mean would be too late half of the time.
-The quantile is tracked by stochastic approximation (Robbins and Monro, 1951). For the 95 % quantile, an observation
-above the value raises it by 19 steps and any other lowers it by one, so it settles where one in twenty is above.
+Planning with the mean would be too late half of the time. The quantile is tracked by stochastic approximation (Robbins
+and Monro, 1951). For the 95 % quantile, an observation above the value raises it by 19 steps and any other lowers it by
+one, so it settles where one in twenty is above.
 """
 
 from __future__ import annotations

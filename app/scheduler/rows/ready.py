@@ -56,16 +56,9 @@ class ReadySet:
         "_by_length", "_entries", "_nonempty", "_totals", "again", "count", "key", "klass", "started",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        key: Key,
-        klass: Klass = Klass.REALTIME,
-        *,
-        again: bool = False,
-        nonempty: dict[ReadySet, None] | None = None,
-    ) -> None:
+    def __init__(self, key: Key, klass: Klass, nonempty: dict[ReadySet, None], *, again: bool = False) -> None:
         """The set adds itself to `nonempty` while it has rows."""
-        self._nonempty = {} if nonempty is None else nonempty
+        self._nonempty = nonempty
         self.key = key
         self.klass = klass
         self.again = again
@@ -174,12 +167,6 @@ class ReadySet:
 
     # by length
 
-    def sort_by_length(self) -> None:
-        """Keep the rows in order of length as well, from now on."""
-        if self._by_length is None:
-            self._by_length = []
-            self._sort_in([row for _, row in self._entries])
-
     def _sort_in(self, rows: Sequence[Row]) -> None:
         assert self._by_length is not None
         for row in rows:
@@ -197,9 +184,10 @@ class ReadySet:
 
         The set keeps its rows in order of length from now on.
         """
-        self.sort_by_length()
+        if self._by_length is None:
+            self._by_length = []
+            self._sort_in([row for _, row in self._entries])
         by_length = self._by_length
-        assert by_length is not None
         row = self.head()
         priority = row.order[0]
         place = bisect_left(by_length, (priority, row.length, row.order))

@@ -21,12 +21,12 @@ class ReadyTable:
     def at(self, key: Key, klass: Klass) -> ReadySet:
         ready = self._sets.get((key, klass))
         if ready is None:
-            ready = self._sets[key, klass] = ReadySet(key, klass, nonempty=self.nonempty)
+            ready = self._sets[key, klass] = ReadySet(key, klass, self.nonempty)
         return ready
 
     def add_again(self, key: Key, klass: Klass, rows: Sequence[Row]) -> None:
         """Add rows whose unit failed, as a set of their own that runs as one unit."""
-        ReadySet(key, klass, again=True, nonempty=self.nonempty).put_back(rows)
+        ReadySet(key, klass, self.nonempty, again=True).put_back(rows)
 
     def forget(self, row: Row, key: Key) -> None:
         """Remove a row whose call has left. Call it before its state changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -176,7 +177,7 @@ def make_app() -> FastAPI:
     """The routes that are FastAPI's."""
     app = FastAPI(openapi_url=None)
     app.include_router(control.router)
-    install_error_handlers(app)
+    install_error_handlers(app, Counter())
     return app
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,7 @@ def plain(name: str, version: str = "1") -> FakeServed:
 def make_app() -> FastAPI:
     app = FastAPI()
     app.include_router(control.router)
-    install_error_handlers(app)
+    install_error_handlers(app, Counter())
 
     @app.get("/boom")
     async def boom() -> None:

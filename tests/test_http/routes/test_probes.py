@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import httpx
@@ -23,7 +24,7 @@ READY = ["/v2/health/ready", "/readyz", "/ping", "/health"]
 def probes_app() -> FastAPI:
     app = FastAPI()
     app.include_router(probes.router)
-    install_error_handlers(app)
+    install_error_handlers(app, Counter())
     return app
 
 
