@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
+from experiments.common import plain_queue
 from experiments.common.processes import spread
 from experiments.policies.learning import STEADY, Case, Evidence, Phases, Served, curves, exact_tables
 from loadtest.common.experiment import Data, Experiment, Run
@@ -116,14 +116,11 @@ def mean_ns(case: Case, control: ControlTables | None, scale: float = 1.0) -> fl
     rate, times = case.rate.at(0), case.profile.batch_ns
     level = -1 if control is None else control.level(rate, scale)
     if control is None or level < 0:
-        table = [min(waiting, len(times)) for waiting in range(129)]
-        return optimal.evaluate(times, rate, table, pad=False).mean_ns
-    try:
-        return optimal.evaluate(
-            [times[size - 1] for size in control.sizes], rate, control.tables[level], pad=False
-        ).mean_ns
-    except ValueError:
+        return plain_queue.mean_ns(times, rate, lambda waiting: min(waiting, len(times)))
+    times = tuple(times[size - 1] for size in control.sizes)
+    if control.tail * 1e9 <= rate * times[control.tail - 1]:
         return 2 * mean_ns(case, None)
+    return plain_queue.mean_ns(times, rate, lambda waiting: control.serve(level, waiting))
 
 
 def bursts(cell: Cell) -> Data:

@@ -11,8 +11,8 @@ from tiers import full
 from app.scheduler.estimates.curve import STEADY, Curve
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import parse
-from app.scheduler.optimal import solver
 from app.scheduler.optimal.tables import ControlTables, solve
+from experiments.common import plain_queue
 from planner.profile_times import linear
 from planner.serve_all import bound_ns
 
@@ -40,7 +40,7 @@ def test_it_bounds_the_exact_mean_and_is_within_four_percent(tau: float, alpha: 
     times, rate = line(tau, alpha), load / alpha * 1e3
     bound = bound_ns(times, rate)
     assert bound == pytest.approx(published(load / alpha, alpha, tau) * 1e6, rel=1e-6)
-    exact = solver.evaluate(times, rate, [min(rows, LARGEST) for rows in range(400)], pad=False).mean_ns
+    exact = plain_queue.mean_ns(times, rate, lambda waiting: min(waiting, LARGEST))
     assert exact * (1 - 1e-4) <= bound <= 1.04 * exact
 
 
@@ -73,7 +73,9 @@ JAGGED = parse(
 def mean_ns(true: Sequence[int], load: float, table: Sequence[int], sizes: Sequence[int]) -> float:
     """The exact mean latency of a table on the true curve."""
     rate = load * Profile(tuple(true)).peak
-    return solver.evaluate([true[size - 1] for size in sizes], rate, table, pad=False).mean_ns
+    return plain_queue.mean_ns(
+        [true[size - 1] for size in sizes], rate, lambda waiting: table[min(waiting, len(table) - 1)]
+    )
 
 
 def above_no_wait(true: Sequence[int], tables: ControlTables) -> list[float]:

@@ -84,25 +84,13 @@ def solve(
     return process.optimum(lowest)
 
 
-def evaluate(batch_ns: Sequence[int], rate: float, table: Sequence[int], *, pad: bool = True) -> Optimum:
-    """The long-run averages of the policy that runs `table[n]` of n waiting rows; beyond the table its last entry.
-
-    With `pad` False batches run at their own size. The table must reach at least the largest batch, and should reach
-    far beyond any likely queue. Raises ValueError for a wrong table, or if its last entry cannot keep up with the rate.
-    """
-    if any(not 0 <= rows <= min(waiting, len(batch_ns)) for waiting, rows in enumerate(table)) or not table[-1]:
-        raise ValueError("table: expected 0 to as many rows as wait and as a batch can have, and not 0 at its end")
-    process = _Process(batch_ns, rate, len(table) - 1, pad=pad, tail_size=table[-1])
-    return process.optimum(np.asarray(table, dtype=np.int64))
-
-
 def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, ...]]:
     """The mean number of rows in the system, and the relative value, in rows x ns, of each number of waiting rows.
 
-    `best`: a policy on a device with these batch times. The relative value is the total cost above the average when
+    `best`: what `solve` found for these batch times. The relative value is the total cost above the average when
     starting with so many rows instead of none.
     """
-    process = _Process(batch_ns, best.rate, len(best.table) - 1, tail_size=best.tail)
+    process = _Process(batch_ns, best.rate, len(best.table) - 1)
     table = np.asarray(best.table, dtype=np.int64)
     average, value = process.evaluate(table, process.latency_cost()[:, None, :])
     return best.rate * float(average[0]) / 1e9, tuple((value[:, 0] * process.rate).tolist())
@@ -134,16 +122,12 @@ class _Tail:
 class _Process:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
-    def __init__(
-        self, batch_ns: Sequence[int], rate: float, states: int, *, pad: bool = True, tail_size: int = 0
-    ) -> None:
+    def __init__(self, batch_ns: Sequence[int], rate: float, states: int) -> None:
         if not batch_ns or min(batch_ns) <= 0:
             raise ValueError(f"batch_ns: expected times above 0, got {list(batch_ns)!r}")
         if rate <= 0:
             raise ValueError(f"rate: expected rows per second above 0, got {rate!r}")
         times, self.sizes = padded(tuple(batch_ns))
-        if not pad:
-            times, self.sizes = tuple(batch_ns), tuple(range(1, len(batch_ns) + 1))
         self.unit = float(times[0])  # nanoseconds
         self.times = np.asarray(times) / self.unit
         self.rate = rate * self.unit / 1e9
@@ -151,7 +135,7 @@ class _Process:
         self.largest = len(times)
         if states < self.largest:
             raise ValueError(f"states: expected at least the largest batch, {self.largest}, got {states}")
-        self.tail_size = tail_size or int((np.arange(1, self.largest + 1) / self.times).argmax()) + 1
+        self.tail_size = int((np.arange(1, self.largest + 1) / self.times).argmax()) + 1
         tail = _Tail(self.tail_size, self.times[self.tail_size - 1], self.rate)
         if tail.drift <= 1e-9 * tail.size:
             peak = tail.size / tail.time * 1e9 / self.unit

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
+from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import parse
-from app.scheduler.optimal.solver import evaluate, solve, values
+from app.scheduler.optimal.solver import solve, values
+from experiments.common.plain_queue import mean_ns
 from planner.profile_times import linear
-
-from ..theory import mean_ns
 
 MS = 1_000_000
 CURVES = {
@@ -52,9 +52,9 @@ def test_single_rows_are_m_d_1(rho: float) -> None:
 def test_small_batches_against_a_plain_solution(load: float, largest: int) -> None:
     batch_ns = linear(2, 1, largest).batch_ns
     rate = load * Profile(batch_ns).peak
-    table = [min(waiting, largest) for waiting in range(300)]
-    expected = mean_ns(batch_ns, rate, table.__getitem__)
-    assert evaluate(batch_ns, rate, table).mean_ns == pytest.approx(expected, rel=1e-9)
+    for idling in (True, False):
+        best = solve(batch_ns, rate, idling=idling)
+        assert best.mean_ns == pytest.approx(mean_ns(batch_ns, rate, best.serve), rel=1e-9)
 
 
 @full
@@ -76,17 +76,12 @@ def test_what_cannot_be_solved() -> None:
     batch_ns = CURVES["overhead"]
     with pytest.raises(ValueError, match=r"expected less than 1221\.37 rows/s"):
         solve(batch_ns, 1222)
-    with pytest.raises(ValueError, match="expected less than"):
-        evaluate(batch_ns, 200, [min(waiting, 1) for waiting in range(100)])
     with pytest.raises(ValueError, match="above 0"):
         solve(batch_ns, 0)
     with pytest.raises(ValueError, match="batch_ns"):
         solve((), 1)
     with pytest.raises(ValueError, match="at least the largest batch, 32"):
         solve(batch_ns, 1, states=31)
-    for table in ([0, 2, *range(2, 33)], [0] * 40, [-1, *range(1, 33)]):
-        with pytest.raises(ValueError, match="table"):
-            evaluate(batch_ns, 1, table)
 
 
 @repeatable(60)
@@ -105,8 +100,8 @@ def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: fl
     for least in range(1, len(curve) + 1):
         if max(least, most) * 1e9 / min(batch_ns[max(least, most) - 1 :]) <= rate:
             continue  # it does not keep up
-        table = [0 if waiting < least else min(waiting, max(least, most)) for waiting in range(65)]
-        assert best.mean_ns <= evaluate(batch_ns, rate, table).mean_ns * (1 + 1e-7)
+        table = [0 if waiting < least else min(waiting, max(least, most)) for waiting in range(300)]
+        assert best.mean_ns <= mean_ns(padded(batch_ns)[0], rate, table.__getitem__) * (1 + 1e-7)
     assert best.mean_ns <= solve(batch_ns, rate, idling=False, states=64).mean_ns * (1 + 1e-7)
 
 

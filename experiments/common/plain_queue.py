@@ -13,7 +13,8 @@ def mean_ns(batch_ns: Sequence[int], rate: float, serve: Callable[[int], int], s
     The chain of decision instants gives the mean time and the mean area under the number in the system between two of
     them; Little's law does the rest. What would lie beyond the last state is put on it, so `states` must be generous.
     """
-    arrivals = rate / 1e9
+    arrivals, came = rate / 1e9, np.arange(states)
+    factorials = np.r_[0.0, np.cumsum(np.log(came[1:]))]  # their logarithms
     matrix = np.zeros((states, states))
     time = np.zeros(states)
     area = np.zeros(states)
@@ -27,10 +28,8 @@ def mean_ns(batch_ns: Sequence[int], rate: float, serve: Callable[[int], int], s
         time[waiting] = batch_ns[rows - 1]
         expected = arrivals * time[waiting]
         area[waiting] = (waiting + expected / 2) * time[waiting]
-        chance = np.exp(-expected)
-        for came in range(states):
-            matrix[waiting, min(waiting - rows + came, states - 1)] += chance
-            chance *= expected / (came + 1)
+        chances = np.exp(came * np.log(expected) - expected - factorials)
+        np.add.at(matrix[waiting], np.minimum(waiting - rows + came, states - 1), chances)
     system = np.vstack([(matrix.T - np.eye(states))[:-1], np.ones(states)])
     chances = np.linalg.solve(system, np.r_[np.zeros(states - 1), 1.0])
     return float(chances @ area / (chances @ time) / arrivals)
