@@ -205,6 +205,7 @@ _OURS = {
     r"^\w+ should (be|have) |(, unable to| after validation,| or instance of).*": "",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
+    "a (valid )?dictionary": "a table",
     "a valid ": "a ",
     "a (?=integer)|valid (?=integer)": "an ",
     "tuple": "list",
@@ -212,8 +213,9 @@ _OURS = {
 
 
 def explain(error: ValidationError, table: type[BaseModel]) -> str:
-    """The first fault of values that do not fit `table`, as `inputs[0].shape: expected ..., got ...`."""
-    first = error.errors()[0]
+    """A fault of values that do not fit `table`, as `inputs[0].shape: expected ..., got ...`."""
+    # a missing key last: an unknown one may be its misspelt name
+    first = min(error.errors(), key=lambda one: one["type"] == "missing")
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
     if first["type"] == "missing":
         return f"{where}: expected a value, got none"

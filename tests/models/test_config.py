@@ -63,6 +63,11 @@ def test_overrides_beat_the_file(tmp_path):
     ("old", "new", "message"),
     [
         ('source = "model.py:build"', "", "source: expected a value, got none"),
+        ("source =", "sources =", "sources: unknown key; expected one of source, "),
+        ("model.py:build", "", "source: expected at least 1 character, got ''"),
+        (table("inputs", "x", "FP32", "[3]"), 'inputs = ["x"]', r"inputs\[0\]: expected a table, got 'x'"),
+        ("datatype =", "dtype =", r"inputs\[0\].dtype: unknown key; expected one of name, datatype"),
+        ("shape = [3]", 'shape = [-1]\npad_value = "0"', r"inputs\[0\].pad_value: expected a number, got '0'"),
         ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
         ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
         ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),

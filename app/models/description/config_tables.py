@@ -44,10 +44,6 @@ def _is_shape(value: Any) -> bool:
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
 class TensorTable(Table):
     name: Annotated[str, expects("a name in one line, without spaces at its ends", _TENSOR_NAME.fullmatch)]
     datatype: Annotated[str, expects(f"one of {', '.join(DATATYPES)}", DATATYPES.__contains__)]
@@ -64,7 +60,7 @@ class InputTable(TensorTable):
     """
 
     max_shape: list[int] | None = None
-    pad_value: Annotated[SkipValidation[bool | int | float], expects("a number, true or false", _is_number)] = 0
+    pad_value: Annotated[SkipValidation[float], expects("a number", lambda value: isinstance(value, int | float))] = 0
     minimum: int | None = None
     maximum: int | None = None
     lengths: str | None = None
