@@ -380,10 +380,10 @@ def with_weights(tmp_path, name, save=None):
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
-def test_weights_are_loaded(tmp_path, name):
+@pytest.mark.parametrize("save", [save_model, lambda net, path: torch.save(net.state_dict(), path)])
+def test_weights_are_loaded_by_what_the_file_holds_not_by_its_name(tmp_path, name, save):
     saved = nn.Linear(3, 3)
-    saves = {"w.pt": lambda path: torch.save(saved.state_dict(), path), "w.safetensors": partial(save_model, saved)}
-    assert torch.equal(loaded(with_weights(tmp_path, name, saves[name])).call.weight, saved.weight)
+    assert torch.equal(loaded(with_weights(tmp_path, name, partial(save, saved))).call.weight, saved.weight)
 
 
 def plain(**shapes):
@@ -402,7 +402,8 @@ CHECKPOINT = {"epoch": 3, "optimizer": {"state": {}}, "net": nn.Linear(3, 3).sta
 @pytest.mark.parametrize(
     ("name", "save", "told"),
     [
-        ("w.safetensors", lambda path: path.write_bytes(b"garbage"), UNFIT),
+        ("w.safetensors", lambda path: path.write_bytes(b"garbage"), "expected safetensors or a state dict of plain"),
+        ("w.pt", lambda path: path.write_bytes(b""), "expected safetensors or a state dict of plain tensors, got"),
         ("w.safetensors", plain(weight=(3, 3)), UNFIT),
         ("w.safetensors", plain(weight=(3, 3), bias=3, more=1), UNFIT),
         ("w.safetensors", plain(weight=(4, 3), bias=3), UNFIT),
@@ -422,7 +423,20 @@ CHECKPOINT = {"epoch": 3, "optimizer": {"state": {}}, "net": nn.Linear(3, 3).sta
         ("w.pt", partial(torch.save, [torch.ones(3)]), "ValueError: expected a state dict, got list"),
         ("w.pt", lambda path: path.write_text(LFS_POINTER), "got a pointer of git-lfs to it: `git lfs pull` fetches"),
     ],
-    ids=["garbage", "few", "many", "shape", "wrapper", "compiled", "missing", "script", "checkpoint", "list", "lfs"],
+    ids=[
+        "garbage",
+        "empty",
+        "few",
+        "many",
+        "shape",
+        "wrapper",
+        "compiled",
+        "missing",
+        "script",
+        "checkpoint",
+        "list",
+        "lfs",
+    ],
 )
 def test_weights_that_do_not_fit_name_their_file_and_say_what_it_is(tmp_path, name, save, told):
     found = refused(with_weights(tmp_path, name, save))

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import fx, nn
@@ -160,18 +160,20 @@ def load_weights(built: Any, path: Path) -> None:
     if any(name.startswith("code/") for name in _members(file_at(path))):
         raise ConfigError(f"{path}: expected weights, got TorchScript, a whole model: name it by source")
     try:
-        if path.suffix == ".safetensors":
-            from safetensors import safe_open
-            from safetensors.torch import load_model
+        with path.open("rb") as file:  # whatever it is called: torch.load, too, goes by the name of a path
+            if file.read(9)[8:] != b"{":
+                file.seek(0)
+                found = _state_dict(file)
+                _refuse_wrapped(found, built)
+                built.load_state_dict(found, strict=True)
+                return
+        from safetensors import safe_open
+        from safetensors.torch import load_model
 
-            with safe_open(path, "pt") as file:
-                _refuse_wrapped(file.keys(), built)
-            load_model(built, path, strict=True)  # knows tied weights, which are saved once
-        else:
-            found = _state_dict(path)
-            _refuse_wrapped(found, built)
-            built.load_state_dict(found, strict=True)
-    except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
+        with safe_open(path, "pt") as tensors:
+            _refuse_wrapped(tensors.keys(), built)
+        load_model(built, path, strict=True)  # knows tied weights, which are saved once
+    except (pickle.UnpicklingError, EOFError):  # torch's message is ten lines long and suggests opening it anyway
         what = "got something else, such as a pickled model: save model.state_dict() instead"
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
@@ -189,8 +191,8 @@ def _refuse_wrapped(names: Iterable[str], built: nn.Module) -> None:
             raise ValueError(f"its names begin with {prefix!r}: save model.{prefix}.state_dict(), that part alone")
 
 
-def _state_dict(path: Path) -> Any:
-    found = torch.load(path, map_location="cpu", weights_only=True)
+def _state_dict(file: BinaryIO) -> Any:
+    found = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(found, dict):
         raise ValueError(f"expected a state dict, got {type(found).__name__}")  # noqa: TRY004 - it becomes a ConfigError
     for key, value in found.items():  # a checkpoint of a training has more than weights
