@@ -62,12 +62,43 @@ class Kept(torch.nn.Module):
         return self.filled[: len(x)].clone()
 
 
+class Borrowed(torch.nn.Module):
+    """Raises while another call runs, as what is made for one thread does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        time.sleep(0)
+        alone, self.calls = self.calls == 1, 0
+        if not alone:
+            raise RuntimeError("Already borrowed")
+        return x * 2
+
+
+class Salient(torch.nn.Module):
+    """The gradient by its inputs, which `backward` also adds to its weight's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            own = x.clone().requires_grad_()
+            (own * self.weight).sum().backward()
+            return own.grad
+
+
 async def test_a_model_that_two_workers_cannot_share_is_refused(place: Place):
     if place.graphs or place.runtime.device.type != "cpu":
         pytest.skip("replays share no memory that the model's code allocates; on a GPU nothing is tried at once")
     async with place.serving() as engine:
-        with pytest.raises(ConfigError, match="a batch that another worker runs at the same time: output 'y': "):
-            await engine.start(make_model(Kept(), row_check="refuse", max_batch=4))
+        for kept, told in ((Kept(), "output 'y': "), (Borrowed(), ".* Already borrowed"), (Salient(), ".*'weight'")):
+            with pytest.raises(ConfigError, match=f"a batch that another worker runs at the same time: {told}"):
+                await engine.start(make_model(kept, row_check="refuse", max_batch=4))
         for unlike in (lambda x: x * torch.rand(1), Linear()):
             await engine.start(make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
-from app.models.base import PADDED, V2_DATATYPES, shortened
+from app.models.base import PADDED, V2_DATATYPES, one_line, shortened, with_place
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
@@ -86,7 +86,7 @@ class TriedBatch:
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
     """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
 
-    None for a model that answers a row differently anyway. Raises what `run` raises.
+    None for a model that answers a row differently anyway. Raises what `run` raises alone.
     """
     pair = [row for row in rows if row.lengths == rows[0].lengths][:2]
 
@@ -99,13 +99,19 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
             wrong = compare.difference([0], [answer(row)], ["beside another batch"])
         return wrong
 
+    def beside(compare: Comparison, row: SampleRow) -> str | None:
+        try:
+            return differs(compare, row)
+        except Exception as error:  # a user's code may raise anything; alone it did not
+            return f"beside another batch it raises {with_place(one_line(error), error)}"
+
     alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
     until_s = 0.0
     if any(map(differs, alone, pair)):
         return None
     until_s = time.perf_counter() + _AT_ONCE_S
     with ThreadPoolExecutor(len(pair)) as threads:
-        wrong = next(filter(None, threads.map(differs, alone, pair)), None)
+        wrong = next(filter(None, threads.map(beside, alone, pair)), None)
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 

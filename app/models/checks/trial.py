@@ -235,12 +235,19 @@ def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -
     with torch.inference_mode(), only_exceptions():
         found = check_segments(segments_of(model, rows), tolerance, most)
         if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
+            if (weight := _has_gradient(model)) is not None:  # two threads that write there crash the process
+                return Finding(Cause.AT_ONCE, f"it adds to the gradient of {weight!r}: torch.autograd.grad does not")
             state = ProcessState(OF_BATCHES)
             try:
                 found = check_at_once(model.info, rows, call_directly(model), tolerance)
             finally:
                 state.put_back()
     return found or finding
+
+
+def _has_gradient(model: Model) -> str | None:
+    named = (each for net in networks_of(model) for each in net.named_parameters())
+    return next((name for name, weight in named if weight.grad is not None), None)
 
 
 def _reads_first_alone(row: SampleRow, run: Run) -> bool:
