@@ -8,7 +8,7 @@ from specs import info_of, spec
 
 from app.contract import SampleRow
 from app.models.checks.row_check import TOLERANCES, Cause, by_row
-from app.models.checks.samples import row_check_rows, stack
+from app.models.checks.samples import beside_longer, row_check_rows, stack
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
 
@@ -38,7 +38,8 @@ def check(call, inputs=(X,), outputs=(Y,), precision="FP32", log=None, **batchin
         result = call(*(np.asarray(value) for value in stack(inputs, rows, size)))
         return list(result) if isinstance(result, tuple) else [result]
 
-    segments = whole_model(info, row_check_rows(info), run)
+    rows = row_check_rows(info)
+    segments = whole_model(info, rows, run, beside_longer(info, rows[0], shortest=True))
     return check_segments(segments, TOLERANCES[precision], info.batching.max_batch)
 
 
@@ -55,6 +56,7 @@ def test_a_model_of_independent_rows_passes(most, expected):
 
 
 ANOTHER = spec("y", "FP32", ("y.0", -1))
+LEAST = spec("x", "FP32", ("tokens", 32), pad_value=-9.0)
 GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
 
 
@@ -89,6 +91,7 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
             "where their number differs, as that of boxes",
         ),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
+        (lambda x: np.sort(x)[:, -3:].sum(1), LEAST, SCALAR, Cause.PADDING, "(axis 'tokens', its own length is 1)"),
     ],
 )
 def test_what_is_found(call, inputs, outputs, cause, message):
@@ -97,6 +100,18 @@ def test_what_is_found(call, inputs, outputs, cause, message):
     assert found.cause is cause
     assert str(found).startswith(f"{cause.value}: output 'y': ")
     assert message in str(found)
+
+
+@pytest.mark.parametrize("too_short", [np.nan, ValueError("kernel size 3")])
+def test_a_row_of_length_1_need_not_be_valid(too_short):
+    def first(x):
+        if x.shape[1] > 1:
+            return x[:, 0]
+        if isinstance(too_short, Exception):
+            raise too_short
+        return np.full(len(x), too_short)
+
+    assert check(first, [SEQUENCE], [SCALAR]) is None
 
 
 # tolerances

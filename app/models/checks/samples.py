@@ -157,16 +157,19 @@ def stretched(inputs: Sequence[TensorSpec], row: SampleRow, lengths: Mapping[str
     return SampleRow(tuple(arrays), dict(lengths), row.parameters)
 
 
-def longer_row(info: ModelInfo, row: SampleRow) -> SampleRow | None:
-    """The row at full length, to run beside the row itself: None where the two may share no batch, or have more values
-    than the largest batch of such rows, which would take long.
+def beside_longer(info: ModelInfo, row: SampleRow, *, shortest: bool) -> list[tuple[SampleRow, SampleRow]]:
+    """Rows, each with a longer one to run it beside: the row with itself at full length, unless that has more values
+    than the largest batch of such rows, which would take long; if `shortest`, itself at length 1 with the row. Only
+    such as may share a batch.
     """
-    full, most = full_lengths(info.client_inputs), info.batching.max_batch
-    longer = stretched(info.client_inputs, row, full)
-    ends = info.batching.length_buckets
-    if full == row.lengths or most < 2 or _bucket(full, ends) != _bucket(row.lengths, ends):
-        return None
-    return longer if 2 * _values(longer) <= most * _values(row) else None
+    inputs, ends, most = info.client_inputs, info.batching.length_buckets, info.batching.max_batch
+    longer = stretched(inputs, row, full_lengths(inputs))
+    pairs = [(row, longer)] if 2 * _values(longer) <= most * _values(row) else []
+    if shortest:
+        pairs.append((stretched(inputs, row, short_lengths(inputs, 1)), row))
+    two = ((one.lengths, other.lengths) for one, other in pairs)
+    apart = [one != other and _bucket(one, ends) == _bucket(other, ends) for one, other in two]
+    return [pair for pair, fits in zip(pairs, apart, strict=True) if fits and most > 1]
 
 
 def _values(row: SampleRow) -> int:

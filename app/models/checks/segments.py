@@ -11,6 +11,7 @@ from functools import partial
 from itertools import accumulate, chain, cycle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec
@@ -35,10 +36,11 @@ _TEXTS = ((16, 7), (12, 5), (8, 3), (4, 1))
 
 
 def whole_model(
-    info: ModelInfo, rows: Sequence[SampleRow], run: Run, longer: SampleRow | None = None
+    info: ModelInfo, rows: Sequence[SampleRow], run: Run, pairs: Sequence[tuple[SampleRow, SampleRow]] = ()
 ) -> Iterator[Segment]:
-    """A model as one segment, which `run` runs: each row alone, then all of them in a few batches, and the first beside
-    the `longer` one: a model may compute long batches in another way, as in parts.
+    """A model as one segment, which `run` runs: each row alone, then all of them in a few batches. Then the first row
+    of each pair beside the second, which is longer: a model may compute long batches in another way, as in parts, and
+    the shortest row, as one that takes the best three of its values.
 
     `rows` may share a batch. None where a row is always alone.
     """
@@ -46,14 +48,24 @@ def whole_model(
     def answers(lone: Sequence[LoneRow]) -> Sequence[Array]:
         return run([one.row for one in lone], len(lone))
 
+    def together(pair: Sequence[SampleRow]) -> Callable[[Sequence[LoneRow]], Sequence[Array]]:
+        return lambda _: run(pair, 2)
+
+    def again(one: LoneRow) -> Sequence[Array]:
+        return answers([one])
+
     if info.batching.max_batch > 1:
         lone = [LoneRow(row, (), run([row], 1)) for row in rows]
         batches = list(batches_together(rows, info.batching.max_batch))
-        yield Segment(info.outputs, lone, answers, batches, again=lambda one: answers([one]))
-    if longer is not None:
-        pair = [rows[0], longer]
-        padded = TriedBatch([0], [padding(pair, 0, [0, 1])], Cause.PADDING)
-        yield Segment(info.outputs, lone[:1], lambda _: run(pair, 2), [padded], again=lambda one: answers([one]))
+        yield Segment(info.outputs, lone, answers, batches, again=again)
+    for pair in pairs:
+        try:
+            own = LoneRow(pair[0], (), run(pair[:1], 1))
+        except Exception:  # a row may be too short, as for a convolution
+            continue
+        if all(np.isfinite(value).all() for value in own.made if value.dtype.kind == "f"):  # a mean of nothing is not
+            padded = TriedBatch([0], [padding(pair, 0, [0, 1])], Cause.PADDING)
+            yield Segment(info.outputs, [own], together(pair), [padded], again=again)
 
 
 def segments_of(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:

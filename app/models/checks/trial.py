@@ -26,9 +26,9 @@ from app.models.checks.calling import call_directly, on_thread, only_exceptions
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
 from app.models.checks.samples import (
     AskedParameters,
+    beside_longer,
     content_of,
     full_lengths,
-    longer_row,
     row_check_rows,
     stack,
     stretched,
@@ -225,9 +225,11 @@ def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
 
 def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
     tolerance, most = tolerance_of(model), model.info.batching.max_batch
-    longer = None if model.checks.samples else longer_row(model.info, rows[0])  # a sample may not be made so long
+    # a sample may have no other length, and 1 be no index of an axis that short, which crashes a GPU kernel
+    shortest = device_of(model.call).type == "cpu"
+    pairs = [] if model.checks.samples else beside_longer(model.info, rows[0], shortest=shortest)
     # for a decoder, the check of its segments covers all of this
-    finding = None if model.writes else check_segments(whole_model(model.info, rows, run, longer), tolerance, most)
+    finding = None if model.writes else check_segments(whole_model(model.info, rows, run, pairs), tolerance, most)
     if finding is not None and finding.cause is Cause.RANDOM:
         return finding
     if model.takes_parameters and not model.writes and most > 1 and _reads_first_alone(rows[0], run):
