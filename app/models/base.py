@@ -171,13 +171,13 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     """
     if isinstance(value, torch.Tensor):
         array = _on_host(value, spec)
-    elif value.dtype == spec.dtype:
+    elif value.dtype == spec.dtype or (spec.datatype == "BYTES" and value.dtype.kind in "US"):  # as of text labels
         array = value
     else:
         raise wrong_type(spec, value)
     if spec.datatype != "BYTES":
         return np.array(array[:rows], order="C")  # else a transposed result would remain so
-    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1)]
+    texts = [one if type(one) is bytes else checked_text(one, spec) for one in array[:rows].reshape(-1).tolist()]
     return np.array(texts, object).reshape(array[:rows].shape)
 
 

@@ -61,7 +61,7 @@ class OnnxModel:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         feed = {name: _as_fed(value) for name, value in zip(self._inputs, inputs, strict=True)}
-        return tuple(_as_returned(value) for value in self.session.run(self._outputs, feed))
+        return tuple(self.session.run(self._outputs, feed))
 
 
 def open_session(path: Path, threads: int) -> Any:
@@ -90,13 +90,6 @@ def _as_fed(value: Any) -> Array:
         return np.ascontiguousarray(value.numpy())
     texts = [one.decode("utf-8", "replace") for one in value.reshape(-1)]
     return np.array(texts, object).reshape(value.shape)
-
-
-def _as_returned(value: Any) -> Any:
-    """An output, text as `bytes`."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "OU":
-        return value
-    return np.array([str(one).encode() for one in value.reshape(-1)], object).reshape(value.shape)
 
 
 # the files beside it that hold its weights: the graph names them, and no library is needed to read it
