@@ -85,10 +85,10 @@ class TriedBatch:
 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
     """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
+    Two that are answered alike show none, so others are taken where there are such.
 
     None for a model that answers a row differently anyway. Raises what `run` raises alone.
     """
-    pair = [row for row in rows if row.lengths == rows[0].lengths][:2]
 
     def answer(row: SampleRow) -> list[Array]:
         return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
@@ -105,6 +105,9 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
         except Exception as error:  # a user's code may raise anything; alone it did not
             return f"beside another batch it raises {with_place(one_line(error), error)}"
 
+    same = [row for row in rows if row.lengths == rows[0].lengths]
+    first = Comparison(info.outputs, tolerance, [answer(same[0])], "alone")
+    pair = [same[0], next((row for row in same[1:] if first.difference([0], [answer(row)], [""])), same[-1])]
     alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
     until_s = 0.0
     if any(map(differs, alone, pair)):
