@@ -118,6 +118,13 @@ def test_a_number_that_must_not_be_two_is_one():
     assert try_out(model(lambda x, k: x + two(k), [X, STRENGTH])) == []
 
 
+def test_rows_that_are_all_answered_alike_are_a_warning():
+    """As the label of noise: nothing would show what the batch does to it."""
+    (warning,) = try_out(model(lambda x: x.max() - x > 9, outputs=[spec("y", "BOOL", 3)]))
+    assert warning.startswith("the row check could show nothing, as it answers all rows")
+    assert try_out(model(lambda x: x > 0, outputs=[spec("y", "BOOL", 3)])) == []
+
+
 def test_dropout_is_a_warning():
     (warning,) = try_out(model(nn.Dropout(0.5)))
     assert "is unchecked, the same rows are answered differently twice: output 'y': " in warning

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -191,7 +192,7 @@ def check_independence(model: Model, run: Run, *, at_once: bool = False) -> str 
             raise ConfigError(f"row check: the rows of [warmup] in a batch: {what}") from error
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
-        return _blind_spot(model)
+        return _blind_spot(model, run)
     if finding.cause is Cause.RANDOM:
         return (
             f"whether its rows are independent is unchecked, {finding}: does it sample, use dropout in training mode, "
@@ -303,15 +304,19 @@ def _float32_precision(on_gpu: bool) -> str:
     return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
-def _blind_spot(model: Model) -> str | None:
-    """A warning if the samples could not show a dependence."""
-    if not model.checks.samples or model.writes or model.info.batching.max_batch < 2:
+def _blind_spot(model: Model, run: Run) -> str | None:
+    """A warning if the rows could not show a dependence."""
+    if model.writes or model.info.batching.max_batch < 2:
         return None
     rows = row_check_rows(model.info, model.checks.samples)
     if len(rows) == 1:
         return "the row check had one sample, run beside copies of itself: give several rows"
-    if rows[0].lengths and all(row.lengths == rows[0].lengths for row in rows):
+    if model.checks.samples and rows[0].lengths and all(row.lengths == rows[0].lengths for row in rows):
         return "the row check had samples of one length, so that padding is unchecked: give rows of several lengths"
+    with suppress(Exception):  # as of rows that are too short for it
+        first = [np.array(value) for value in run(rows[:1], 1)]
+        if all(np.array_equal(one, other) for row in rows[1:] for one, other in zip(first, run([row], 1), strict=True)):
+            return f"the row check could show nothing, as it answers all rows that it was tried with alike; {GIVE_ROWS}"
     return None
 
 
