@@ -52,7 +52,7 @@ def _threads_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _quick_starts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Control tables for all loads take a second for each model under `adaptive`, the row check 0.3 s for each model
+    """Control tables for all loads take a second for each model under `adaptive`, the row check 0.5 s for each model
     of several workers."""
     monkeypatch.setitem(tables.solve.__kwdefaults__, "loads", (0.1, 0.5, 0.9))
     if "two_workers_cannot_share" not in request.node.name:  # there two batches are given time to meet

@@ -25,7 +25,7 @@ Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
 
 _LEAST_SCALE = 0.01  # smaller outputs are assumed to be rounding errors of larger numbers
-_AT_ONCE_S = 0.3  # for thousands of small batches: a buffer that threads share shows in some
+_AT_ONCE_S = 0.5  # for a thousand small batches: what threads share shows in some
 _NEAR_TIES = 0.25  # of integers: one row of four
 
 
@@ -84,37 +84,37 @@ class TriedBatch:
 
 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """Run two rows of one length for a while, each on a thread of its own. Returns a difference from an answer alone.
-    Two that are answered alike show none, so others are taken where there are such.
+    """Run batches for a while, each on a thread of its own: rows of one length, the same in another order, and one row,
+    shorter if there is such. Returns a difference from an answer while no other batch runs.
 
     None for a model that answers a row differently anyway. Raises what `run` raises alone.
     """
 
-    def answer(row: SampleRow) -> list[Array]:
-        return by_row(info.outputs, [np.array(value) for value in run([row], 1)], [row])[0]
+    def answers(batch: Sequence[SampleRow]) -> list[list[Array]]:
+        return by_row(info.outputs, [np.array(value) for value in run(batch, len(batch))], batch)
 
-    def differs(compare: Comparison, row: SampleRow) -> str | None:
-        wrong = compare.difference([0], [answer(row)], ["beside another batch"])
+    def differs(compare: Comparison, batch: Sequence[SampleRow]) -> str | None:
+        places, how = range(len(batch)), ["beside another batch"] * len(batch)
+        wrong = compare.difference(places, answers(batch), how)
         while wrong is None and time.perf_counter() < until_s:
-            wrong = compare.difference([0], [answer(row)], ["beside another batch"])
+            wrong = compare.difference(places, answers(batch), how)
         return wrong
 
-    def beside(compare: Comparison, row: SampleRow) -> str | None:
+    def beside(compare: Comparison, batch: Sequence[SampleRow]) -> str | None:
         try:
-            return differs(compare, row)
+            return differs(compare, batch)
         except Exception as error:  # a user's code may raise anything; alone it did not
             return f"beside another batch it raises {with_place(one_line(error), error)}"
 
-    same = [row for row in rows if row.lengths == rows[0].lengths]
-    first = Comparison(info.outputs, tolerance, [answer(same[0])], "alone")
-    pair = [same[0], next((row for row in same[1:] if first.difference([0], [answer(row)], [""])), same[-1])]
-    alone = [Comparison(info.outputs, tolerance, [answer(row)], "alone") for row in pair]
+    same, most = [row for row in rows if row.lengths == rows[0].lengths], info.batching.max_batch
+    batches = [same[:most], [*same[1:], same[0]][:most], rows[-1:]]
+    alone = [Comparison(info.outputs, tolerance, answers(batch), "alone") for batch in batches]
     until_s = 0.0
-    if any(map(differs, alone, pair)):
+    if any(map(differs, alone, batches)):
         return None
     until_s = time.perf_counter() + _AT_ONCE_S
-    with ThreadPoolExecutor(len(pair)) as threads:
-        wrong = next(filter(None, threads.map(beside, alone, pair)), None)
+    with ThreadPoolExecutor(len(batches)) as threads:
+        wrong = next(filter(None, threads.map(beside, alone, batches)), None)
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 
