@@ -87,7 +87,7 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     """Run batches for a while, each on a thread of its own: rows of one length, the same in another order, and one row,
     shorter if there is such. Returns a difference from an answer while no other batch runs.
 
-    None for a model that answers a row differently anyway. Raises what `run` raises alone.
+    None for a model that answers a row differently anyway.
     """
 
     def answers(batch: Sequence[SampleRow]) -> list[list[Array]]:
@@ -95,16 +95,12 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
 
     def differs(compare: Comparison, batch: Sequence[SampleRow]) -> str | None:
         places, how = range(len(batch)), ["beside another batch"] * len(batch)
-        wrong = compare.difference(places, answers(batch), how)
-        while wrong is None and time.perf_counter() < until_s:
-            wrong = compare.difference(places, answers(batch), how)
-        return wrong
-
-    def beside(compare: Comparison, batch: Sequence[SampleRow]) -> str | None:
         try:
-            return differs(compare, batch)
-        except Exception as error:  # a user's code may raise anything; alone it did not
+            while (wrong := compare.difference(places, answers(batch), how)) is None and time.perf_counter() < until_s:
+                pass
+        except Exception as error:  # a user's code may raise anything
             return f"beside another batch it raises {with_place(one_line(error), error)}"
+        return wrong
 
     same, most = [row for row in rows if row.lengths == rows[0].lengths], info.batching.max_batch
     batches = [same[:most], [*same[1:], same[0]][:most], rows[-1:]]
@@ -114,7 +110,7 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
         return None
     until_s = time.perf_counter() + _AT_ONCE_S
     with ThreadPoolExecutor(len(batches)) as threads:
-        wrong = next(filter(None, threads.map(beside, alone, batches)), None)
+        wrong = next(filter(None, threads.map(differs, alone, batches)), None)
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 

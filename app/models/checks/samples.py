@@ -164,12 +164,10 @@ def beside_longer(info: ModelInfo, row: SampleRow, *, shortest: bool) -> list[tu
     """
     inputs, ends, most = info.client_inputs, info.batching.length_buckets, info.batching.max_batch
     longer = stretched(inputs, row, full_lengths(inputs))
-    pairs = [(row, longer)] if 2 * _values(longer) <= most * _values(row) else []
-    if shortest:
-        pairs.append((stretched(inputs, row, short_lengths(inputs, 1)), row))
-    two = ((one.lengths, other.lengths) for one, other in pairs)
-    apart = [one != other and _bucket(one, ends) == _bucket(other, ends) for one, other in two]
-    return [pair for pair, fits in zip(pairs, apart, strict=True) if fits and most > 1]
+    pairs = [(row, longer)] * (2 * _values(longer) <= most * _values(row))
+    pairs += [(stretched(inputs, row, short_lengths(inputs, 1)), row)] * shortest
+    kinds = ((one, other, _bucket(one.lengths, ends) == _bucket(other.lengths, ends)) for one, other in pairs)
+    return [(one, other) for one, other, alike in kinds if alike and one.lengths != other.lengths and most > 1]
 
 
 def _values(row: SampleRow) -> int:

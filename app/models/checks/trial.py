@@ -226,9 +226,9 @@ def _compared(model: Model, run: Run, at_once: bool) -> Finding | None:
 
 def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -> Finding | None:
     tolerance, most = tolerance_of(model), model.info.batching.max_batch
-    # a sample may have no other length, and 1 be no index of an axis that short, which crashes a GPU kernel
-    shortest = device_of(model.call).type == "cpu"
-    pairs = [] if model.checks.samples else beside_longer(model.info, rows[0], shortest=shortest)
+    on_cpu = device_of(model.call).type == "cpu"  # on a GPU an index out of range crashes a kernel: as 1, of length 1
+    # a sample may have no other length
+    pairs = [] if model.checks.samples else beside_longer(model.info, rows[0], shortest=on_cpu)
     # for a decoder, the check of its segments covers all of this
     finding = None if model.writes else check_segments(whole_model(model.info, rows, run, pairs), tolerance, most)
     if finding is not None and finding.cause is Cause.RANDOM:
@@ -237,7 +237,7 @@ def _finding(model: Model, rows: Sequence[SampleRow], run: Run, at_once: bool) -
         return Finding(Cause.COMPANY, "of the parameters of a batch those of its first row alone are read")
     with torch.inference_mode(), only_exceptions():
         found = check_segments(segments_of(model, rows), tolerance, most)
-        if not (found or finding or model.writes) and at_once and device_of(model.call).type == "cpu":
+        if not (found or finding or model.writes) and at_once and on_cpu:
             if (weight := _has_gradient(model)) is not None:  # two threads that write there crash the process
                 return Finding(Cause.AT_ONCE, f"it adds to the gradient of {weight!r}: torch.autograd.grad does not")
             state = ProcessState(OF_BATCHES)
@@ -309,14 +309,12 @@ def _blind_spot(model: Model, run: Run) -> str | None:
     if model.writes or model.info.batching.max_batch < 2:
         return None
     rows = row_check_rows(model.info, model.checks.samples)
-    if len(rows) == 1:
-        return "the row check had one sample, run beside copies of itself: give several rows"
     if model.checks.samples and rows[0].lengths and all(row.lengths == rows[0].lengths for row in rows):
         return "the row check had samples of one length, so that padding is unchecked: give rows of several lengths"
     with suppress(Exception):  # as of rows that are too short for it
         first = [np.array(value) for value in run(rows[:1], 1)]
         if all(np.array_equal(one, other) for row in rows[1:] for one, other in zip(first, run([row], 1), strict=True)):
-            return f"the row check could show nothing, as it answers all rows that it was tried with alike; {GIVE_ROWS}"
+            return f"the row check could show nothing, as its rows ({len(rows)}) were answered alike; {GIVE_ROWS}"
     return None
 
 
