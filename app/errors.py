@@ -267,6 +267,15 @@ def refused(exc: OSError) -> str:
 
 
 @contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Put the file, and the key or setting, before the text of an error of ours, which becomes a ConfigError."""
+    try:
+        yield
+    except (ConfigError, StarlingError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+@contextmanager
 def as_config_error(field: str = "") -> Iterator[None]:
     """Turn ValueError and OSError into ConfigError: mistakes of a command's user become one line, after the `field`."""
     try:

@@ -7,8 +7,7 @@ Every error becomes a ConfigError: the code is the user's, and one broken model 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
-from app.errors import ConfigError, StarlingError
+from app.errors import ConfigError, naming
 from app.models.base import networks_of, one_line, with_place
 from app.models.checks.advice import advice_on
 from app.models.checks.calling import only_exceptions
@@ -102,15 +101,6 @@ def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         raise ConfigError(f"{where}: {what}{hint}") from error
 
 
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Put the file and the key before the text of a ConfigError."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
 # a model of a task
 
 
@@ -129,10 +119,8 @@ def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[Sampl
     """Rows that clients send, translated to rows of the model."""
     found = []
     for row in rows:
-        try:
+        with naming(path):
             (read,) = front.reader.read([[array[None] for array in row.arrays]])
-        except StarlingError as error:
-            raise ConfigError(f"{path}: {error}") from None
         for place in range(len(read.arrays[0])):
             own = {axis: lengths[place] for axis, lengths in (read.own_lengths or {}).items()} or read.lengths
             # of a task's inputs only texts have a variable axis: the tokens, which come first
@@ -165,7 +153,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
             free_graphs(part).eval()
     takes_parameters = _takes_parameters(_first_to_take_inputs(call), config, path)
     if config.recurrent or isinstance(call, Recurrent):
-        with _naming(str(path)):
+        with naming(path):
             declared: Any = call
             if config.recurrent:
                 declared, takes_parameters = by_its_layer(call, info), False
@@ -268,7 +256,7 @@ def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
         return replace(model, stages=call.parts)
     from app.models.stages.slicing import sliced  # imports much of torch, which takes half a second
 
-    with _naming(f"{path}: {'cuts' if config.cuts else 'stages'}"):
+    with naming(f"{path}: {'cuts' if config.cuts else 'stages'}"):
         if given or isinstance(call, CellModel):
             what = "a source that returns Staged" if given else "a recurrent model"
             raise ConfigError(f"expected none for {what}, got {config.cuts or config.stages}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from app.contract import ModelSource
-from app.errors import ConfigError
+from app.errors import ConfigError, naming
 from app.models.description.config import FILE_NAME
 from app.models.model_files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of, leads_to
 
@@ -127,10 +127,8 @@ def _parse_extra(text: str) -> tuple[str, Path]:
 
 def _is_folder(field: str, place: Path) -> bool:
     """Whether the place that a setting names is a folder. Raises ConfigError where the system does not tell."""
-    try:
+    with naming(field):
         return kind_of(place) == FOLDER
-    except ConfigError as error:
-        raise ConfigError(f"{field}: {error}") from None
 
 
 def _is_one_model(folder: Path) -> bool:
