@@ -97,11 +97,6 @@ def test_overrides_beat_the_file(tmp_path):
         ),
         ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected an integer, got"),
         ("[[outputs]]", "[batching]\nlength_buckets = 8\n[[outputs]]", "length_buckets: expected a list, got 8$"),
-        (
-            "[[outputs]]",
-            "pad_value = '8'\n[[outputs]]",
-            r"inputs\[0\].pad_value: expected a number, true or false, got '8'$",
-        ),
         ("[[inputs]]", "cuts = []\n[[inputs]]", r"cuts: expected at least 1 item, got \[\]$"),
         ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs.*batching$"),
         (

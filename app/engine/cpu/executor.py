@@ -1,4 +1,5 @@
 """Runs units on a CPU, of models that run whole, in stages, or in steps of a cell or a decoder (Late Batching).
+
 Rows of a failed unit run again: what is kept of them changes only with steps that ran well, and models, which may write
 into their arguments, get copies.
 """
