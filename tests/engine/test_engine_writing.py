@@ -92,6 +92,7 @@ async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -
         assert not served.pool.used
         for neutral in ({field: value} for one in FIELDS for field in one.names.split() for value in one.neutral):
             assert Parameters.read(neutral) == Parameters.read({})
+        assert Parameters.read({"seed": -1}) == Parameters.read({})  # as vLLM and llama.cpp have it
         assert Parameters.read({"top_k": -1, "top_p": 1.0}).samples is None
         assert Parameters.read({"random_seed": 3, "min_length": 2, "stop_words": [["a", "b"]], "end_id": 7}) == (
             Parameters.read({"seed": 3, "min_new_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [7]})

@@ -199,7 +199,7 @@ class TokenChooser:
         if not self._samples:
             return int(scores.argmax())
         sums = probabilities(scores[0], **self._filters).cumsum(0)
-        number = np.random.Generator(np.random.Philox(key=[self._seed, len(ids)])).random()
+        number = np.random.Generator(np.random.Philox(key=len(ids) << 64 | self._seed)).random()
         return int(torch.searchsorted(sums, number * float(sums[-1]), right=True).clamp(max=len(sums) - 1))
 
 

@@ -194,18 +194,19 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
     assert decoding.texts == texts
 
 
-def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
+@pytest.mark.parametrize("seed", [11, -3, (1 << 64) - 2])
+def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any, seed: int) -> None:
     random.seed(7)
     folder, _ = folders("gpt2")
     decoding = Decoding(folder)
-    asked: dict[str, Any] = {"seed": 11, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}
+    asked: dict[str, Any] = {"seed": seed, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}
     ids = [9, 8, 7]
     alone = decoding.add(ids, **asked)
     decoding.run([alone], MOST)
     others = [decoding.add(more, seed=n, temperature=1.0) for n, more in enumerate(prompts(4))]
     decoding.run(others, 2)
     beside = decoding.add(ids, **asked)
-    other_seed = decoding.add(ids, **{**asked, "seed": 12})
+    other_seed = decoding.add(ids, **{**asked, "seed": seed + 1})
     decoding.write([*others, beside, other_seed], 1)
     assert decoding.texts[beside] == decoding.texts[alone] != decoding.texts[other_seed]
 
