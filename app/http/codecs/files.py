@@ -15,7 +15,7 @@ from app.contract import Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
 from app.http.codecs.base import check_rows
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns
-from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
+from app.http.codecs.uploads import FORM, Upload, check_pixels, read_npy, sniffed
 from app.values.tensors import from_base64, is_base64, shown
 
 
@@ -86,6 +86,9 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
         )
     check_pixels(upload)
     if decode is None:
+        name, is_field, _ = upload.data[:64].partition(b"=")  # no name is longer
+        if upload.media == FORM and is_field and name.decode("latin-1").isidentifier():
+            raise UnsupportedMedia(f"{upload.field}: expected JSON or text/plain, got a form")
         return {inputs[0].name: np.array(upload.data, object).reshape((1,) * len(inputs[0].shape))}
     try:
         with_fields = {"fields": upload.fields} if served.model.takes_fields else {}

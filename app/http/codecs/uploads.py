@@ -26,10 +26,9 @@ from app.values.image_files import opened_image
 Kind = Literal["json", "npy", "other", "unknown"]
 
 _NPY = frozenset({"application/x-npy", "application/npy", "application/x-numpy", "application/numpy"})
+FORM = "application/x-www-form-urlencoded"
 #: Content types that say nothing about a body. `curl --data-binary` sends the form type by default.
-_UNSPECIFIC = frozenset(
-    {"", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded", "*/*"}
-)
+_UNSPECIFIC = frozenset({"", "application/octet-stream", "binary/octet-stream", FORM, "*/*"})
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
 _MAX_PARTS = 64  # of one upload: parsing many small parts would take seconds
 _LONGEST_TYPE = 1024  # characters of a content type with a boundary: 64 KiB of parameters take 20 ms

@@ -186,6 +186,17 @@ def test_what_no_type_fits(unspecific: str | None) -> None:
         decode(served("pair", (spec("text", "BYTES", 2),), Y), unspecific, b"the cat")
 
 
+def test_a_form_is_no_text() -> None:
+    """As `requests.post(url, data={"text": ...})` sends it; `curl -d` says the same of any text."""
+    form = "application/x-www-form-urlencoded"
+    for body in (b"text=the+cat", b"input_ids=%C3%A9&x=1"):
+        with pytest.raises(UnsupportedMedia, match="body: expected JSON or text/plain, got a form"):
+            decode(BARE, form, body)
+        assert decode(BARE, "text/plain", body).arrays[0].tolist() == [body]
+    for body in (b"the cat", b"a cat = x", b"="):
+        assert decode(BARE, form, body).arrays[0].tolist() == [body]
+
+
 def test_json_may_be_called_plain_text_where_no_text_is_read() -> None:
     """As `fetch(url, {method: "POST", body: JSON.stringify(value)})` calls it."""
     kind = "text/plain;charset=UTF-8"
