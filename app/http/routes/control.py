@@ -97,7 +97,7 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
         kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
-        return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": spec.shape}
+        return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": spec.shape or (1,)}
 
     return {
         "name": info.name,

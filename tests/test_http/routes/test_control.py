@@ -25,7 +25,9 @@ from app.http.routes import control
 from ..catalog import FakeCatalog, FakeServed, client, served, spec
 
 MASK = spec("mask", "BOOL", "tokens", mask_of="ids")  # which no client sends
-TEXT = served("text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
+TEXT = served(
+    "text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3), spec("n", "INT32"))
+)
 
 
 def plain(name: str, version: str = "1") -> FakeServed:
@@ -76,7 +78,9 @@ async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
                 {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
                 {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
             ],
-            "outputs": [{"name": "v", "datatype": "FP32", "shape": [-1, 3]}],
+            "outputs": [
+                {"name": "v", "datatype": "FP32", "shape": [-1, 3]}, {"name": "n", "datatype": "INT32", "shape": [-1]},
+            ],
         }),
         ("/v2/models/text/config", {
             "name": "text", "platform": "pytorch", "max_batch_size": 32,
@@ -84,7 +88,10 @@ async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
                 {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
                 {"name": "note", "data_type": "TYPE_STRING", "dims": [1]},
             ],
-            "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
+            "output": [
+                {"name": "v", "data_type": "TYPE_FP32", "dims": [3]},
+                {"name": "n", "data_type": "TYPE_INT32", "dims": [1]},  # PyTriton's client takes none without
+            ],
             "dynamic_batching": {}, "parameters": {"max_request_rows": {"string_value": "1024"}},
         }),
         ("/v1/models/echo", {
