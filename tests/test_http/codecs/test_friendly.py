@@ -8,6 +8,7 @@ import io
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -225,9 +226,14 @@ def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
 
 @pytest.mark.usefixtures("at_most_19_pixels")
 @pytest.mark.parametrize("listed", [False, True])
-def test_files_as_base64_are_decoded(listed: bool) -> None:
+@pytest.mark.parametrize(
+    "encode", [base64.b64encode, base64.encodebytes, lambda file: base64.b64encode(file).strip(b"=")]
+)
+def test_files_as_base64_are_decoded(encode: Callable[[bytes], bytes], listed: bool) -> None:
+    """In lines, as MIME has it, and without padding, too: TensorFlow Serving takes both."""
+
     def sent(file: bytes) -> bytes:
-        one = {"b64": base64.b64encode(file).decode()}
+        one = {"b64": encode(file + b" " * (-len(file) % 3 + 1)).decode()}
         return json.dumps([one] if listed else one).encode()
 
     call = decode(SEEING, JSON, sent(picture(size=(5, 3))))
