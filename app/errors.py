@@ -3,6 +3,7 @@
 StarlingError
  +-- BadRequest 400
  |    +-- BadText 400        of one row
+ |    |    +-- TextTooLong 400
  |    +-- BadFrames 400, 431  answered by the connection
  +-- Unauthorized 401
  +-- Forbidden 403
@@ -106,10 +107,14 @@ class BadText(BadRequest):
     """`name`: of the input. `row`: of the call, None if it has only one. `wrong`: "expected ..., got ..."."""
 
     def __init__(self, name: str, row: int | None, wrong: str) -> None:
-        super().__init__(f"{name}{'' if row is None else f' of row {row}'}: {wrong}")
+        super().__init__(f"{name}{'' if row is None else f' of row {row}'}: {wrong}", param=name)
         self.name = name
         self.row = row
         self.wrong = wrong
+
+
+class TextTooLong(BadText):
+    code = "context_length_exceeded"  # OpenAI's: agents that see it shorten their conversation
 
 
 class BadFrames(BadRequest):

@@ -141,8 +141,10 @@ def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(model="writer", messages=TALK, max_completion_tokens=0)
     assert raised.value.param == "max_completion_tokens"
-    with pytest.raises(openai.BadRequestError, match=r"expected at most 95 tokens, as the model has 96 .*, got 240"):
+    long = r"expected at most 95 tokens, as the model has 96 .*, got 240"
+    with pytest.raises(openai.BadRequestError, match=long) as raised:
         client.completions.create(model="writer", prompt=TEXT * 10, stream=True)
+    assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
     assert client.models.retrieve("writer").id == "writer"
     with pytest.raises(openai.NotFoundError, match="Request for unknown model: 'nobody' is not found"):
         client.models.retrieve("nobody")

@@ -12,7 +12,7 @@ import tiny_transformers as tiny
 import torch
 from PIL import Image
 
-from app.errors import BadRequest, TooLarge
+from app.errors import BadRequest, BadText, TooLarge
 
 from .folders import edit_json
 from .task_models import answered, broken, forward, opened, texts, tried
@@ -153,8 +153,9 @@ def test_texts_that_do_not_fit(tmp_path):
         (["a " * 10_000], "text: expected at most 6 tokens, got 20000 characters"),
         (["a", *["a " * 300] * 9], "text of row 1: expected at most 6 tokens, got 600 characters"),
     ):
-        with pytest.raises(BadRequest, match=message):
+        with pytest.raises(BadText, match=message) as raised:
             front.reader.read([[texts(given)]])
+        assert (raised.value.code == "context_length_exceeded") == ("at most" in message)  # which agents look for
     cut = opened(tmp_path, "text-classification", "max_tokens = 6\ntruncate = true").front
     one, read = cut.reader.read([[texts(["a " * 10_000])], [texts(["a cat", "a cat sat on a"])]])
     assert one.arrays[0].tolist() == [[2, 15, 15, 15, 15, 3]]

@@ -109,7 +109,7 @@ class TextCodec(Codec):
         return DecodedCall(len(arrays[0]), list(arrays), {}, parameters=cutting or None)
 
     def bad_text_error(self, error: BadText) -> StarlingError:
-        return bad_field(self.field_of(error.name, error.row), error.wrong)
+        return type(error)(self.field_of(error.name, error.row), None, error.wrong)
 
 
 class TextGeneration(TextCodec):

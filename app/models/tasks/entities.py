@@ -34,8 +34,7 @@ class TokenReader(WindowReader):
         most = _MOST_PADDED // len(found)
         for row, one in enumerate(found):
             if len(one) > most:
-                wrong = f"expected at most {most} tokens in a request of {len(found)} texts, got {len(one)}"
-                raise call.wrong(row, wrong)
+                raise call.too_long(row, f"{most} tokens in a request of {len(found)} texts, got {len(one)}")
         return super().call_rows(call, found)
 
 

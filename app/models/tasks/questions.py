@@ -51,7 +51,7 @@ class QuestionReader(WindowReader):
         for row, one in enumerate(found):
             numbers = one.sequence_ids
             if (count := numbers.count(0)) > self._most_asked:
-                raise call.note.wrong(row, f"expected at most {self._most_asked} tokens, got {count}")
+                raise call.note.too_long(row, f"{self._most_asked} tokens, got {count}")
             if 1 not in numbers:
                 raise call.wrong(row, "expected at least one token, got 0")
         return super().call_rows(call, found)

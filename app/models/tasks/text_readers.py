@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, Reader, SampleRow, TensorSpec, TextCut, Translated
-from app.errors import BadRequest, BadText, ConfigError
+from app.errors import BadRequest, BadText, ConfigError, TextTooLong
 from app.models.tasks import task_specs
 from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.task_answers import padded
@@ -75,10 +75,13 @@ class CallTexts:
     name: Names
     note: Any = None
 
-    def wrong(self, row: int, what: str) -> BadText:
+    def wrong(self, row: int, what: str, kind: type[BadText] = BadText) -> BadText:
         if isinstance(self.name, str):
-            return BadText(self.name, row if len(self.texts) > 1 else None, what)
-        return BadText(self.name(row), None, what)
+            return kind(self.name, row if len(self.texts) > 1 else None, what)
+        return kind(self.name(row), None, what)
+
+    def too_long(self, row: int, what: str) -> BadText:
+        return self.wrong(row, f"expected at most {what}", TextTooLong)
 
     def text(self, row: int) -> str:
         """Raises BadText for bytes that are no UTF-8."""
@@ -190,10 +193,10 @@ class TextReader(Reader):
         found = self.not_empty(call, found)
         for row, one in enumerate(found):
             if len(one) > self.reading.most:
-                expected = f"at most {self.reading.most} tokens"
+                expected = f"{self.reading.most} tokens"
                 if self.reading.positions == self.reading.most + 1:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
-                raise call.wrong(row, f"expected {expected}, got {len(one)}")
+                raise call.too_long(row, f"{expected}, got {len(one)}")
         return self.stacked(found, call.note)
 
     def not_empty(self, call: CallTexts, found: Sequence[Any]) -> Sequence[Any]:
@@ -279,7 +282,7 @@ def refuse_long(call: CallTexts, most: int, *, windows: bool = False) -> None:
     bound = max(longest, len(sizes) * most * _USUAL_TOKEN)
     if size > longest or total > bound:
         wrong = f"{bound} characters in all, got {total}" if windows else f"{most} tokens, got {size} characters"
-        raise call.wrong(sizes.index(size), f"expected at most {wrong}")
+        raise call.too_long(sizes.index(size), wrong)
 
 
 def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: int | None, pairs: bool = False) -> int:
