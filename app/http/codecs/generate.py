@@ -57,10 +57,7 @@ class Generate(TextGeneration):
             other = "generate" if self.streams else "generate_stream"
             raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
-        take_parameters({"parameters": given}, call)
-        call.id = self.body.get("id")
-        if call.id is not None and not isinstance(call.id, str):
-            raise BadRequest("id: expected a string")
+        take_parameters({"id": self.body.get("id"), "parameters": given}, call)
 
     def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
         if not piece.text:  # the last event has the reason

@@ -62,19 +62,17 @@ class Rerank(TextCodec):
         outputs = zip(served.info.outputs, answer.outputs, strict=True)
         scores = to_json(next(values.reshape(-1) for spec, values in outputs if spec.name == name), name)
         order = np.argsort(-scores, kind="stable")[: self.body.get("top_n")].tolist()
-        returns = self.body.get("return_documents") or self.body.get("return_text")
-        texts = self._documents() if returns else None
-        if self._field == "texts":
-            found: Any = [
-                {"index": row, **({} if texts is None else {"text": texts[row]}), "score": scores[row]} for row in order
-            ]
-        else:
-            results = [
-                {"index": row, "relevance_score": scores[row]}
-                | ({} if texts is None else {"document": {"text": texts[row]}})
-                for row in order
-            ]
-            found = {"model": served.info.name, "results": results, "usage": {"total_tokens": tokens_of(call)}}
+        teis = self._field == "texts"
+        results: list[dict[str, Any]] = [
+            {"index": row, "score" if teis else "relevance_score": scores[row]} for row in order
+        ]
+        if self.body.get("return_documents") or self.body.get("return_text"):
+            texts = self._documents()
+            for result in results:
+                text = {"text": texts[result["index"]]}
+                result |= text if teis else {"document": text}
+        usage = {"total_tokens": tokens_of(call)}
+        found = results if teis else {"model": served.info.name, "results": results, "usage": usage}
         return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY), None
 
     @property

@@ -43,9 +43,6 @@ def decode_request(request: dict[str, Any], tail: memoryview, info: ModelInfo) -
     """
     call = DecodedCall(0, [], {})
     take_parameters(request, call)
-    call.id = request.get("id")
-    if call.id is not None and type(call.id) is not str:
-        raise BadRequest("id: expected a string")
     spans = _decode_inputs(request, tail, info, call)
     call.outputs = _requested(request, info.outputs)
     return call, spans
@@ -177,7 +174,10 @@ def may_name_class(body: bytes) -> bool:
 
 
 def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
-    """Set the parameters of a request in the call: those of V2, and the model's own. Raises BadRequest."""
+    """Set the id and the parameters of a request in the call: V2's, and the model's own. Raises BadRequest."""
+    call.id = request.get("id")
+    if call.id is not None and type(call.id) is not str:
+        raise BadRequest("id: expected a string")
     parameters = _parameters(request, request.get("parameters"), "parameters", _UNSUPPORTED)
     if not parameters:
         return

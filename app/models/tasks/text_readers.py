@@ -191,12 +191,11 @@ class TextReader(Reader):
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """The rows of a call's encodings, with the note for its answer. Raises BadText."""
         found = self.not_empty(call, found)
+        most, positions = self.reading.most, self.reading.positions
         for row, one in enumerate(found):
-            if len(one) > self.reading.most:
-                expected = f"{self.reading.most} tokens"
-                if self.reading.positions == self.reading.most + 1:
-                    expected += f", as the model has {self.reading.positions} positions for prompt and answer"
-                raise call.too_long(row, f"{expected}, got {len(one)}")
+            if len(one) > most:
+                why = f", as the model has {positions} positions for prompt and answer" if positions == most + 1 else ""
+                raise call.too_long(row, f"{most} tokens{why}, got {len(one)}")
         return self.stacked(found, call.note)
 
     def not_empty(self, call: CallTexts, found: Sequence[Any]) -> Sequence[Any]:
