@@ -26,7 +26,7 @@ from app.values.tensors import v2_request
 from planner.commands.checked_models import Checked, check
 from planner.commands.scaffold.draft import source_in, write_likeliest
 from planner.commands.scaffold.guess import InputTables, request_row, specs_of
-from planner.commands.scaffold.new_task import is_same, names_task, write_task
+from planner.commands.scaffold.new_task import HUB, is_same, names_task, write_task
 
 _GIVEN = re.compile(r"(\S.*?):([A-Z]+\d*)\[([^\]]*)\]")
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
@@ -137,7 +137,9 @@ def _made(target: Path, name: str, checked: Checked) -> Made:
 
 
 def _place(origin: str) -> str | Path:
-    """A file or folder as a path; any other source unchanged. Raises ConfigError."""
+    """A file or folder as a path, also of hf:FOLDER; any other source unchanged. Raises ConfigError."""
+    if origin.startswith(HUB) and Path(origin.removeprefix(HUB)).is_dir():
+        origin = origin.removeprefix(HUB)
     if not origin or (":" in origin and not Path(origin).exists()):
         file, _, name = origin.rpartition(":")
         is_here = file.endswith(".py") and Path(file).is_file()  # relative to where the command runs

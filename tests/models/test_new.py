@@ -295,11 +295,12 @@ def test_no_task_is_made_up(tmp_path):
     wrong("adapter_config.json: an adapter is not applied: save the whole model", tmp_path / "m", folder)
 
 
-def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize("origin", ["weights", "hf:weights"])
+def test_a_folder_of_transformers_stays_where_it_is(origin, tmp_path, monkeypatch):
     """model.toml finds it from its own folder, and a request is made."""
     tiny.save_bert(tmp_path / "weights")
     monkeypatch.chdir(tmp_path)
-    made = fit(Path("models/mood"), "weights")
+    made = fit(Path("models/mood"), origin)
     assert toml(made) == {"source": "hf:../../weights", "task": "text-classification"}
     assert made.files == ("model.toml", "request.json")
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
