@@ -149,9 +149,7 @@ def _writer(folder: Path) -> None:
     toml = block(TASKS, "Models that write", "toml").text.replace("128", "60")
     write(folder, model_toml=toml)
     tiny_decoders.model("gpt2").save_pretrained(folder / "weights")
-    words = tiny_decoders.tokenizer()
-    words.chat_template = "{% for one in messages %}{{ one.content }}{% endfor %}"
-    words.save_pretrained(folder / "weights")
+    tiny_decoders.tokenizer().save_pretrained(folder / "weights")
 
 
 def packed() -> str:
