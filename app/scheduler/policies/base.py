@@ -93,7 +93,7 @@ class Policy:
             beside = ", ".join(different if lonely else [self.name])
             raise ValueError(f"policy: {name} shares a device with no other policy, here {beside}")
         if lonely and device.push_depth > 1:
-            raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
+            raise ValueError(f"policy: expected one unit a worker: serve --policy {self.name}, simulate --push-depth 1")
 
     # what it decides
 

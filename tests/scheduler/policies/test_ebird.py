@@ -27,7 +27,7 @@ WORKERS = (1, 1, 2, 4, 8, 16)
 
 def test_s1_a_worker_at_work_is_not_idle() -> None:
     """No second unit behind the one that runs: the algorithm's queue holds idle workers and no others."""
-    with pytest.raises(ValueError, match="policy: ebird needs push_ahead_ms 0, in a simulation push_depth 1"):
+    with pytest.raises(ValueError, match="policy: expected one unit a worker: serve --policy ebird"):
         scheduler_of(make_program(policy="ebird"), device=make_device(*WORKERS, push_depth=2))
 
 
