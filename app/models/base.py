@@ -317,7 +317,7 @@ def networks_of(model: Model) -> list[nn.Module]:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Cast between floating-point types only: an integer in place of a float is an error that `verify` reports."""
+    """Cast between floating-point types only: an integer in place of a float is a `wrong_type`."""
     floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
     return value.to(dtype) if floating else value
 

@@ -30,7 +30,7 @@ def in_sections(page: Page, module: str, text: str | None, sections: Mapping[str
         known = load(path if path.exists() else DOCS / path.name)
         for name in chosen.sections or sections:
             own = facts("")
-            del own["command"]  # see `section_facts`
+            del own["command"]  # a section has no command of its own
             known[name] = {"facts": own, **sections[name](run.say)}
             run.keep(known)
         return known
