@@ -4,6 +4,8 @@
 latency by batch size: entries of Locust's own statistics of type BATCH, which its totals leave out. What needs no
 Locust is in payloads.py and shapes.py.
 
+A locustfile of your own may import these users beside its own users and shape, and change theirs in subclasses.
+
 `--shape` chooses the shape. Locust itself takes the first class of the file; `chosen_shape` puts the right one, or
 none, in its place before the load starts.
 """
@@ -168,9 +170,10 @@ def add_options(parser: Any) -> None:
 
 @events.init.add_listener
 def chosen_shape(environment: Any, runner: Any, **_: Any) -> None:
-    """Put the shape that `--shape` names in the place of the first one of this file, or none."""
+    """Put the shape that `--shape` names in the place of the first one of this file, or the user's own, or none."""
     options = environment.parsed_options
-    environment.shape_class = SHAPES[options.shape]() if options.shape != "none" else None
+    own = (shape for shape in environment.available_shape_classes.values() if type(shape) not in SHAPES.values())
+    environment.shape_class = SHAPES[options.shape]() if options.shape != "none" else next(own, None)
     if environment.shape_class is not None:
         environment.shape_class.runner = runner
     if options.hold < 3:
@@ -183,15 +186,18 @@ def prepare(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     options = environment.parsed_options
-    try:
-        metadata = payloads.metadata_of(environment.host, options.model, options.api_key)
-        mix = payloads.Mix(options.rows, options.lengths, options.seed)
-        for user in environment.user_classes:
-            more = Path(options.images) if user is ImageUser else mix
+    for user in environment.user_classes:
+        if not issubclass(user, ModelUser):
+            continue
+        host = environment.host or user.host
+        try:
+            metadata = payloads.metadata_of(host, options.model, options.api_key)
+            images = Path(options.images) if issubclass(user, ImageUser) else None
+            more = images or payloads.Mix(options.rows, options.lengths, options.seed)
             REQUESTS[user.__name__] = user.make(metadata, more)
-    except (OSError, ValueError) as error:
-        environment.process_exit_code = 1
-        raise StopTest(f"no requests for model {options.model!r} at {environment.host}: {error}") from None
+        except (OSError, ValueError) as error:
+            environment.process_exit_code = 1
+            raise StopTest(f"no requests for model {options.model!r} at {host}: {error}") from None
 
 
 @events.quitting.add_listener

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from background import QuietHandler, eventually, running
+from background import QuietHandler, ended, eventually, running
 
 from loadtest.run_locust import ROOT, parse, server_flags
 
@@ -57,7 +57,11 @@ class Handler(QuietHandler):
         self.tell(200 if known else 404, METADATA if known else {"error": f"{self.path} is not known"})
 
     def post(self) -> None:
-        (tensor,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/predict/echo":  # an image
+            self.tell(200, {"y": [0.0]})
+            return
+        (tensor,) = json.loads(body)["inputs"]
         self.server.count = number = next(self.server.numbers)
         status = self.server.status(number)
         good = {"outputs": [{**tensor, "name": "y", "data": self.server.data(tensor["data"])}]}
@@ -185,6 +189,36 @@ def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> N
         assert run.end() == 0, run.said
     assert re.search(r"^ramp: broke at [\d.]+ requests/s with 1 user: \d+\.\d% failed", run.said, re.MULTILINE)
     assert run.results()["ramp"] in run.said
+
+
+OWN = """
+from locust import FastHttpUser, LoadTestShape, task
+from loadtest.locustfile import ImageUser, JsonUser
+
+class UntilAllAreCounted(LoadTestShape):
+    def tick(self):
+        counted = {name for name, _ in self.runner.stats.entries}
+        return None if {"/aside", "echo V2 JSON", "echo image"} <= counted else (3, 3)
+
+class Aside(FastHttpUser):
+    @task
+    def ask(self):
+        self.client.get("/v2/models/echo", name="/aside")
+
+class Mine(JsonUser): ...
+class Pictures(ImageUser): ...
+del ImageUser, JsonUser
+Aside.host = Mine.host = Pictures.host = "URL"
+"""
+
+
+def test_a_locustfile_of_ones_own_has_a_shape_users_and_hosts_of_its_own(tmp_path: Path) -> None:
+    with running(EchoServer()) as server:
+        (tmp_path / "own.py").write_text(OWN.replace("URL", server.url))
+        command = ("-m", "locust", "-f", tmp_path / "own.py", "--headless", "--only-summary", "--model", "echo")
+        run = ended(sys.executable, *command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
 
 
 def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., LoadRun]) -> None:
