@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+import httpx
 import numpy as np
 import pytest
 from fake_server import Driven, FakeServer, rows
 
-from starling_client import Metadata, NotFound, Tensor
+from starling_client import Client, Metadata, NotFound, Tensor
 
 Connect = Callable[..., Driven]
 
@@ -106,6 +108,19 @@ def test_json_where_the_server_takes_no_bytes(connect: Connect, server: FakeServ
     assert ("/v2" in server.paths) == (given is None)
     with pytest.raises(ValueError, match="no NaN"):
         client.predict("double", {"x": [[np.nan, 1]]})
+
+
+def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    """On its parent's it would get the answers to its parent's requests, and to those of its other children."""
+    made: list[httpx.Client] = []
+    real = partial(httpx.Client, transport=httpx.MockTransport(server))
+    monkeypatch.setattr(httpx, "Client", lambda: made.append(real()) or made[-1])
+    client = Client("http://fake")
+    client.predict("double", {"x": rows(1)})
+    monkeypatch.setattr("starling_client.client.getpid", lambda: 0)
+    for _ in range(2):
+        client.predict("double", {"x": rows(1)})
+        assert len(made) == 2
 
 
 def test_a_model_that_was_changed_meanwhile(connect: Connect, server: FakeServer) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os import getpid
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
@@ -39,13 +40,14 @@ class _Pieces:
 
 
 class Client:
-    """A server of the Open Inference Protocol, for use from any number of threads.
+    """A server of the Open Inference Protocol, for use from any number of threads, and in a process that was forked.
 
     `url` is its address, with a path where an ingress has one. `api_key` goes with each request, as X-API-Key, and so
     do `headers`. `retry` says what is sent again, and for how long. `max_rows` bounds the rows of one request in place
     of what the server tells; larger batches are cut and joined again. `binary`: True or False in place of asking the
     server whether it takes tensors as bytes; without them they go as JSON. `http` is a client of the caller's own, for
-    proxies, certificates or limits, and is not closed here. Raises ValueError for an address that is none.
+    proxies, certificates or limits; it is not closed here, and no process forked later may use it. Raises ValueError
+    for an address that is none.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Client:
         self._calls = Calls(self._url, retry, binary=binary, max_rows=max_rows)
         self._headers = common_headers(api_key, headers)
         self._own = http is None
+        self._process = getpid()
         self._http = httpx.Client() if http is None else http
         self._sleep = sleep
 
@@ -172,6 +175,8 @@ class Client:
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
         request, end = send.request, monotonic() + send.timeout_s
+        if self._own and self._process != getpid():  # its connections are the parent's, and so are answers on them
+            self._process, self._http = getpid(), httpx.Client()
         headers, whole = {**self._headers, **request.headers}, request.body
         if large := len(whole) > _PIECE:
             headers["content-length"] = str(len(whole))
