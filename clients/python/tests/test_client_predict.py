@@ -83,7 +83,7 @@ def test_options_that_no_server_would_take(connect: Connect, server: FakeServer,
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([1, 2], r"input 'x': expected shape \[rows, 2\], got \[2\]; one row is x\[np.newaxis\]"),
+        ([1, 2], r"input 'x': expected shape \[rows, 2\], got \[2\]; one row is \[x\]"),
         ([[[1, 2]]], r"expected shape \[rows, 2\], got \[1, 1, 2\]$"),
         ({"z": [[1, 2]]}, "inputs: expected x, got z"),
         ({}, "inputs: expected x, got none"),

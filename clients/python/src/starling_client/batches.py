@@ -201,7 +201,7 @@ def _arrays(metadata: Metadata, inputs: Inputs) -> list[Array]:
             shape = ", ".join(
                 ["rows" if metadata.in_rows else "?", *("?" if n < 0 else str(n) for n in tensor.shape[1:])]
             )
-            hint = "; one row is x[np.newaxis]" if array.ndim == len(tensor.shape) - 1 else ""
+            hint = "; one row is [x]" if array.ndim == len(tensor.shape) - 1 else ""
             raise ValueError(f"input {tensor.name!r}: expected shape [{shape}], got {list(array.shape)}{hint}")
         arrays.append(array)
     return arrays
