@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import ssl
 import struct
+from http.server import HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from background import QuietHandler, running
 
-from loadtest.payloads import Mix, Request, WrongAnswer, image_files, is_overload, v2_binary, v2_json
+from loadtest.payloads import Mix, Request, WrongAnswer, image_files, is_overload, metadata_of, v2_binary, v2_json
 from loadtest.shapes import Objective, Ramp, Totals
 
 # A right answer passes its check, and an answer with anything wrong in it does not.
 
 
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
 LENGTH = "Inference-Header-Content-Length"
 ECHO = {
     "name": "echo",
@@ -38,6 +43,22 @@ def told(request: Request) -> dict[str, Any]:
 
 
 # --- requests
+
+
+class Metadata(QuietHandler):
+    def get(self) -> None:
+        self.answer(200, json.dumps(ECHO).encode())
+
+
+def test_metadata_are_asked_as_locusts_users_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By no proxy, and with a certificate that nobody has signed."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
+    server = HTTPServer(("127.0.0.1", 0), Metadata)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with running(server):
+        assert metadata_of(f"https://127.0.0.1:{server.server_port}", "echo", "") == ECHO
 
 
 def test_json_and_binary_carry_the_same_values() -> None:
