@@ -17,7 +17,7 @@ log = logging.getLogger("starling.tracing")
 
 PATH = "/v1/traces"  # of OTLP/HTTP, appended to the address of a collector
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_DISABLED = "OTEL_SDK_DISABLED"
+_OFF = {("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")}
 _SAMPLER, _ARGUMENT = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
 _INSTALL = str(not_installed("opentelemetry", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"))
 
@@ -32,7 +32,7 @@ def tracer_of(
     set the variable for all of its processes.
     """
     named = next((name for name in _ENDPOINTS if environment.get(name)), None)
-    if endpoint is None and (named is None or environment.get(_DISABLED, "").lower() == "true"):
+    if endpoint is None and (named is None or any(environment.get(one, "").lower() == off for one, off in _OFF)):
         return None
     url = None if endpoint is None else collector(endpoint)
     try:

@@ -29,8 +29,12 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "environment", [{}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"}]
-)
+    "environment",
+    [
+        {}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"},
+        {BASE: "http://one:4318", "OTEL_TRACES_EXPORTER": "none"},
+    ],
+)  # fmt: skip
 def test_off(environment: dict[str, str]) -> None:
     assert tracer_of(None, "0", environment) is None
 
