@@ -48,7 +48,7 @@ def softmax(x, axis):
     return power / power.sum(axis=axis, keepdims=True)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(32, [4, 4, 32]), (4, [4, 4, 4]), (2, [2, 2, 2]), (1, [])])
+@pytest.mark.parametrize(("most", "expected"), [(32, [4, 3, 32]), (4, [4, 3, 4]), (2, [2, 2, 2]), (1, [])])
 def test_a_model_of_independent_rows_passes(most, expected):
     log = []
     assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
@@ -73,6 +73,13 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
             Y,
             Cause.COMPANY,
             "filled up with copies of the last row",
+        ),
+        (
+            lambda x: np.cross(x, np.ones(x.shape), axis=x.shape.index(3)),  # as torch.cross
+            X,
+            Y,
+            Cause.COMPANY,
+            "in a batch of 3 in another order",
         ),
         (lambda x: x * 2 if len(x) > 30 else x, X, Y, Cause.COMPANY, "in a batch of 32 that is filled up"),
         (

@@ -125,7 +125,8 @@ def batches_together(rows: Sequence[SampleRow], most: int) -> Iterator[TriedBatc
     else:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
         yield TriedBatch(same, [company] * len(same))
-        yield TriedBatch(same[::-1], ["in another order"] * len(same))
+        three = same[2::-1]  # the axis that torch.cross takes, unless it is told one, is the first of length 3
+        yield TriedBatch(three, [f"in a batch of {len(three)} in another order"] * len(three))
     filled = same if len(same) < most else same[:-1]
     filled = [*filled, *[filled[-1]] * (most - len(filled))]
     yield TriedBatch(filled, [f"in a batch of {most} that is filled up with copies of the last row"] * most)
