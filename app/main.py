@@ -102,8 +102,8 @@ class _Server:
         self._gpu = cuda.device_index(settings.device)
         self._repository = Repository(settings.repository, settings.model)
         # Raises before anything starts if the folder cannot be read or has no model.
-        names = list(self._repository.scan(required=not settings.loads_later))
-        self._memory = memory_of(settings, len(names), on_gpu=self._gpu is not None)
+        self._models = self._repository.scan(required=not settings.loads_later)
+        self._memory = memory_of(settings, len(self._models), on_gpu=self._gpu is not None)
         self._record = open_record(settings)
         self.resources = Resources(
             _limits(settings, self._memory.bodies),
@@ -163,6 +163,7 @@ class _Server:
             partial(_start, engine, self._collector),
             partial(_stop, engine, self._collector),
             self._repository,
+            self._models,
             partial(_load, self._collector, overrides=overrides),
             self._collector.models_changed,
         )

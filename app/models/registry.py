@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -60,10 +60,10 @@ class _Serving(dict[tuple[str, str | None], Served]):
 class Registry:
     """Owns the loading threads and every model it has started. Use `async with`, or call `close` at the end.
 
-    Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
-    the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
+    Constructed on the loop's thread with `models`, those of the repository, required and in state LOADING; `load_all`
+    does the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
     everything. `load` runs on a thread. `on_change` is called after each change, when the registry no longer refers to
-    what it has stopped. Raises ConfigError when the repository cannot be read.
+    what it has stopped.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Registry:
         start: Callable[[Model], Awaitable[Served]],
         stop: Callable[[Served], Awaitable[None]],
         repository: Repository,
+        models: Mapping[str, Sequence[ModelSource]],
         load: Callable[[ModelSource], Model] = load_model,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
@@ -80,7 +81,7 @@ class Registry:
         self._on_change = on_change
         self._versions: dict[str, dict[int, Version]] = {
             name: {source.version: Version(source, required=True) for source in sources}
-            for name, sources in repository.scan().items()
+            for name, sources in models.items()
         }
         self.serving = _Serving(self._missing)  # NotReady has state, reason and a retry hint
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -35,7 +35,7 @@ def repo(tmp_path):
 
 @pytest_asyncio.fixture
 async def registry(host, repo):
-    async with Registry(host.start, host.stop, Repository(repo)) as registry:
+    async with Registry(host.start, host.stop, Repository(repo), Repository(repo).scan()) as registry:
         yield registry
     assert not host.running
 
@@ -90,7 +90,7 @@ async def test_before_and_while_loading_everything_is_pending(registry, host):
 async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
     write_model(repo / "a", "source = 3\n")
     write_model(repo / "leaves", code="import sys\ndef build():\n    sys.exit('no licence')\n")
-    async with Registry(host.start, host.stop, Repository(repo)) as registry:
+    async with Registry(host.start, host.stop, Repository(repo), Repository(repo).scan()) as registry:
         await registry.load_all()
         assert "SystemExit: no licence" in pending(registry)[1].reason
         await registry.unload("leaves")
@@ -261,7 +261,7 @@ async def test_a_stop_that_fails_fails_no_caller(loaded, host):
 
 
 async def test_close_cancels_loads_and_stops_all(host, repo):
-    registry = Registry(host.start, host.stop, Repository(repo))
+    registry = Registry(host.start, host.stop, Repository(repo), Repository(repo).scan())
     await registry.load("a")
     host.holding("start b 2")
     loading = asyncio.create_task(registry.load_all())
@@ -285,7 +285,7 @@ async def test_loads_take_turns_off_the_loop(host, repo):
         busy.release()
         return Model(info, lambda x: x)
 
-    async with Registry(host.start, host.stop, Repository(repo), load) as registry:
+    async with Registry(host.start, host.stop, Repository(repo), Repository(repo).scan(), load) as registry:
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.serving["a", None].info.batching.max_batch == 2
     assert seen == [(True, True)] * 4
@@ -296,7 +296,7 @@ async def test_reasons_can_be_shown_whatever_the_paths_are_made_of(host, tmp_pat
     write_model(repo / "bad", code="raise ValueError('\\udcff')\n")
     write_model(repo / os.fsdecode(b"n\xff"))
     (repo / "link").symlink_to(os.fsdecode(b"gone\xff"))
-    async with Registry(host.start, host.stop, Repository(repo)) as registry:
+    async with Registry(host.start, host.stop, Repository(repo), Repository(repo).scan()) as registry:
         await registry.load_all()
         bad, link = (entry.reason for entry in registry.index())
         assert "caf\ufffd/bad/model.toml: source 'model.py:build': ValueError: \ufffd at " in bad

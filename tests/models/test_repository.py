@@ -157,7 +157,7 @@ async def test_what_cannot_be_read_is_unavailable_and_the_others_serve(tmp_path,
     make(tmp_path / place, monkeypatch)
     repository, host = Repository(tmp_path), FakeHost()
     version = place.partition("/")[2] or "1"
-    async with Registry(host.start, host.stop, repository) as registry:
+    async with Registry(host.start, host.stop, repository, repository.scan()) as registry:
         await registry.load_all()
         assert registry.serving["good", None].info.name == "good"
         (entry,) = (entry for entry in registry.index() if (entry.name, entry.version) == ("bad", version))
