@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from app.engine.cpu.device import CpuDevice, Worker
-from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor, Worker
 from app.engine.device import Completion
 from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
