@@ -180,12 +180,7 @@ class Setup:
         if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
-        profile = self._served
-        tables = _solve(
-            profile, workers=running, values=bool(profile.stages), handovers=len(profile.parts),
-            lead_ns=self._spec().lead_ns, stages=profile.stages,
-        )  # fmt: skip
-        return replace(self, tables=tables)
+        return replace(self, tables=_solve(self._served, workers=running, lead_ns=self._spec().lead_ns))
 
     def drawn_lengths(self) -> list[Lengths]:
         """The random lengths of all requests in order, if they have any, then their steps, if these differ."""

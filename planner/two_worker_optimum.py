@@ -52,7 +52,7 @@ def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, flo
     """
     together, apart, _ = curves(profile)
     best, beside = solved(profile, rate)
-    stage = replace(profile, errors=())
+    stage = replace(profile, errors=(), stages=())
     tables = control.solve(stage, workers=2, loads=(min(0.98, rate / peak(profile)),))
     waiting = range(len(best.table[0]))
     times = zip(beside.sizes, beside.times, strict=True)

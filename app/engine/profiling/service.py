@@ -215,8 +215,8 @@ class Profiling:
         return model.executor.steps is None and policy_class(model.executor.model.info.batching.policy).uses_tables
 
     async def _solve(self, model: ProfiledModel, corrected: Profile | None) -> None:
-        profile = model.profile
-        tables = await self._solver.tables_of(model, corrected, self.device.spec)
+        profile, spec = model.profile, self.device.spec
+        tables = await self._solver.solve(corrected or profile, workers=spec.max_running, lead_ns=spec.lead_ns)
         if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
             self._scheduler.control(model.program, tables, self._clock())
             self._step_soon()

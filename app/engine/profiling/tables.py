@@ -10,11 +10,8 @@ import asyncio
 from typing import Any, cast
 
 from app.child import Child
-from app.engine.profiling.profiled_model import ProfiledModel
-from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.types import DeviceSpec
 
 
 class Solver:
@@ -40,15 +37,6 @@ class Solver:
             self._child.process.kill()  # the thread, which waits for an answer, ends it
             self._child = None
             raise
-
-    async def tables_of(self, model: ProfiledModel, corrected: Profile | None, spec: DeviceSpec) -> ControlTables:
-        """From the model's profile, or from `corrected`: that profile as corrected by live batches."""
-        profile = corrected or model.profile
-        stages = () if any(part.cell for part in profile.stages) else profile.stages
-        return await self.solve(
-            profile, workers=spec.max_running, values=bool(stages), handovers=len(profile.parts), lead_ns=spec.lead_ns,
-            stages=stages,
-        )  # fmt: skip
 
     async def close(self) -> None:
         """End the child. Nothing is being solved."""

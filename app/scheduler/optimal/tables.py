@@ -76,23 +76,15 @@ class ControlTables:
         return table[waiting] if waiting < len(table) else self.tail
 
 
-def solve(
-    profile: Profile,
-    *,
-    workers: int = 1,
-    loads: Sequence[float] = (),
-    values: bool = False,
-    handovers: int = 1,
-    lead_ns: int = 0,
-    stages: Sequence[Profile] = (),
-) -> ControlTables:
+def solve(profile: Profile, *, workers: int = 1, loads: Sequence[float] = (), lead_ns: int = 0) -> ControlTables:
     """Tables for `workers` units at once. Takes seconds. Batches beyond 256 rows are not considered.
 
-    `loads`: ascending, below 1; by default `LOADS` or `LOADS_OF_SEVERAL`. `values`: also compute the values of states,
-    which a program of several stages needs at its boundaries. They exist for one worker only. `handovers`: units that a
-    batch is run as. Each occupies its worker for the profile's hand-over as well, except for `lead_ns` of the first,
-    which passes while the worker ends its last unit. `stages`: the parts of the program. With values, and without times
-    by length, batch times are those of stages that each run a batch in the parts that are fastest.
+    `loads`: ascending, below 1; by default `LOADS` or `LOADS_OF_SEVERAL`. A batch is run as one unit, or as one for
+    each stage. Each occupies its worker for the profile's hand-over as well, except for `lead_ns` of the first, which
+    passes while the worker ends its last unit.
+
+    On one worker tables for stages also have the values of states, which are needed at their boundaries; and without
+    times by length, batch times are those of stages that each run a batch in the parts that are fastest.
 
     Raises ValueError for an empty profile.
     """
@@ -101,15 +93,15 @@ def solve(
     profile = smooth(profile)
     times = profile.times_of(workers)
     handover_ns = profile.handover_ns or 0
-    beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
+    beyond_ns = max(0, handover_ns - lead_ns) + (len(profile.parts) - 1) * handover_ns
     times = tuple(time + beyond_ns for time in times[:LARGEST])
-    valued = values and workers == 1
-    if valued and len(stages) > 1 and not any(stage.by_length for stage in stages):
-        times = _in_parts(stages, handover_ns, lead_ns)
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
-    return _of_one(times, loads or LOADS, valued=valued)
+    stages = () if any(stage.cell for stage in profile.stages) else profile.stages
+    if len(stages) > 1 and not any(stage.by_length for stage in stages):
+        times = _in_parts(stages, handover_ns, lead_ns)
+    return _of_one(times, loads or LOADS, valued=bool(stages))
 
 
 def _of_one(times: tuple[int, ...], loads: Sequence[float], *, valued: bool) -> ControlTables:

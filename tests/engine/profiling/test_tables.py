@@ -21,7 +21,6 @@ from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.types import DeviceSpec, WorkerSpec
 from planner.profile_times import linear
 
 from ..rig import assert_answer, device, make_model, raising, serving
@@ -141,13 +140,6 @@ async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
     async with serving(make_model(policy="window"), device=device(1, 4)) as rig:
         with pytest.raises(ConfigError, match=r"^policy: ebird shares a device with no other policy, here window"):
             await rig.engine.start(make_model(name="e", policy="ebird"))
-
-
-async def test_those_of_stages_have_values() -> None:
-    model = ProfiledModel(None, replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2), Origin.CACHE)
-    found = await Solver().tables_of(model, None, DeviceSpec((WorkerSpec(4),)))
-    assert len(found.values) == len(found.loads)
-    assert found == control.solve(PROFILE, values=True, handovers=2)
 
 
 # Tables are solved again while batches run, and ever more seldom.

@@ -65,14 +65,27 @@ def test_a_hand_over_keeps_the_worker_as_computing_does(lead_ns: int, left_ns: i
 
 
 def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first() -> None:
+    """With times by length stages run whole batches."""
     times = (4 * MS, 5 * MS)
-    found = solve(Profile(times, handover_ns=3 * MS), loads=GRID, lead_ns=2 * MS, handovers=3)
-    assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
+    stages = (Profile(times, by_length=((8, times),)),) * 3
+    found = solve(Profile(times, handover_ns=3 * MS, stages=stages), loads=GRID, lead_ns=2 * MS)
+    slower = tuple(time + 7 * MS for time in times)
+    assert found == solve(Profile(slower, stages=(Profile(slower),)), loads=GRID)
+
+
+def test_those_of_stages_have_values_and_those_of_a_cell_have_none() -> None:
+    whole, half = linear(4, 1, 4), linear(2, 0.5, 4)
+    found = solve(replace(whole, stages=(half, half)), loads=GRID)
+    assert len(found.values) == len(found.inside) == len(GRID)
+    assert found == solve(replace(whole, stages=(whole,)), loads=GRID)
+    of_cell = solve(replace(whole, stages=(half, replace(half, cell=True))), loads=GRID)
+    assert of_cell == replace(found, values=(), inside=()) == solve(whole, loads=GRID)
 
 
 def test_tables_survive_the_json_of_a_record() -> None:
     tables = solved("jagged")
-    valued = solve(Profile(CURVES["jagged"][:4]), loads=(0.3, 0.5), values=True)
+    stage = Profile(CURVES["jagged"][:4])
+    valued = solve(replace(stage, stages=(stage,)), loads=(0.3, 0.5))
     assert len(valued.values) == len(valued.inside) == 2
     several = hand_made(0.5, workers=2, alone=(1,), beside=TimeLeft((1,), (4 * MS,), 2), others=(((0, 1), (0, 0)),))
     for one in (tables, valued, several):

@@ -31,7 +31,7 @@ STEEP = tuple(size * MS for size in range(1, LARGEST + 1))  # batching brings no
 
 @cache
 def tables(whole: tuple[int, ...]) -> ControlTables:
-    return solve(Profile(whole), loads=(0.1, 0.5, 0.9), values=True)
+    return solve(Profile(whole, stages=(Profile(whole),)), loads=(0.1, 0.5, 0.9))
 
 
 def estimates(stages: list[tuple[int, ...]], level: int = 1, **curves: Any) -> Estimates:
