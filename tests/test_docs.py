@@ -184,6 +184,14 @@ def test_model_files_in_the_documentation_are_toml() -> None:
         ModelTable.model_validate(tomllib.loads(text))
 
 
+def test_models_that_commands_make_have_a_model_toml() -> None:
+    """A server of `mine` passes over a folder without one."""
+    for page in pages():
+        script = "".join(text for kind, text in FENCED.findall(read(page)) if kind == "sh")
+        for folder in re.findall(r"(mine/\w+)/model\.(?:py|pt2|onnx)", script):
+            assert f"> {folder}/model.toml" in script, f"{page}: {folder}"
+
+
 def test_every_model_that_ships_is_listed_and_has_a_card() -> None:
     section = read("docs/models.md").partition("## Models that ship")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(SETS["bench"])
