@@ -120,6 +120,8 @@ class Setup:
         if self.prompts and ([part.cell for part in parts] != [False, True] or not parts[0].by_length):
             raise ValueError("prompts: expected a profile of a stage that reads, with length_ms, and a cell behind it")
         self.drawn_lengths()
+        if self.lengths and not (cells or self.length_buckets or any(part.by_length for part in parts)):
+            raise ValueError("lengths: expected a profile with length_ms or a cell: to this one they mean nothing")
         rate, served = make_arrivals(self.arrivals, self.rate, self.seed).rate, self.peak * self.replicas
         name, slowest = ("rate", rate) if rate <= served else ("profile", served)
         if not slowest * longest_s >= self.requests:

@@ -118,6 +118,7 @@ AT_HALF = ("simulate", *LINEAR, "--load", "0.5")
         ((*AT_HALF, "--service", "gamma:1e-300"), "service: expected deterministic"),
         ((*AT_HALF, "--lengths", "lognormal:2:1e300:9"), "lengths: expected a number"),
         ((*AT_HALF, "--lengths", "lognormal:5:1e9:5:5"), "lengths: expected LOW to HIGH to hold at least 0.1% of the "),
+        ((*AT_HALF, "--lengths", "16"), "lengths: expected a profile with length_ms or a cell"),
         (("optimum", *LINEAR, "--load", "0.5", "--max-batch", "4096"), "max_batch: expected at most 256"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
     ],
