@@ -232,5 +232,7 @@ def test_the_image_of_ones_own_ends_as_the_servers_user() -> None:
     assert lines[0] == ["FROM", "starling"]
     assert f"{' '.join(lines[-1])}\n" in DOCKERFILE
     variables = dict(value.split("=") for word, value in lines if word == "ENV")
-    assert variables["STARLING_MODELS"] in [value.split()[1] for word, value in lines if word == "COPY"]
+    copied = dict(value.split() for word, value in lines if word == "COPY")
+    assert copied == {".": variables["STARLING_MODELS"]}
+    assert "\ndocker build -t my-starling mine\n" in PAGE  # from the checkout, .dockerignore sends none of your files
     assert settings_of(variables).models == "/models"
