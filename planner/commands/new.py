@@ -42,6 +42,7 @@ def new(
 
     Exit status 1 if `starling check` refuses it: the model.toml that was tried is printed. Nothing is left then.
     """
+    from app.models.repository import SETS
     from planner.commands.new_folder import make, parse_input
 
     made = make(name, origin, [parse_input(text) for text in inputs or []], weights, task)
@@ -52,4 +53,5 @@ def new(
     print("\n".join(f"{made.folder}/{file}" for file in made.files))
     for warning in made.checked.warnings:
         print(f"starling: warning: {warning}", file=sys.stderr)
-    print(f"\nstarling serve {shlex.quote(str(made.folder))}\n{made.curl}")
+    place = f"./{made.folder}" if str(made.folder) in SETS else str(made.folder)
+    print(f"\nstarling serve {shlex.quote(place)}\n{made.curl}")

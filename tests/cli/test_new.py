@@ -22,6 +22,7 @@ def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
         assert Path("my models/net", name).is_file()
     assert "\nstarling serve 'my models/net'\n" in shown
     assert shown.endswith(" -d @'my models/net'/request.json\n")
+    assert "\nstarling serve ./demo\n" in succeeds("new", "demo")  # not the set of that name
 
 
 def test_what_is_wrong_is_one_line() -> None:
