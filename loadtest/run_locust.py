@@ -186,7 +186,8 @@ def leave(number: int, _: FrameType | None) -> None:
 def main(arguments: Sequence[str]) -> int:
     plan = parse(arguments)
     signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, leave)
     try:
         return execute(plan)
     except MeasurementError as error:

@@ -237,6 +237,19 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., L
     assert run.requests()["echo V2 JSON"]["requests"]
 
 
+def test_a_run_of_nohup_outlives_its_terminal(load: Callable[..., LoadRun]) -> None:
+    with running(EchoServer()) as server:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        run.until("All users spawned")
+        run.process.send_signal(signal.SIGHUP)
+        eventually(lambda: server.count > 2)
+        assert run.interrupt_locust() == 0, run.said
+
+
 def fetch(url: str, method: str, path: str, form: dict[str, str] | None = None) -> Any:
     connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     try:
