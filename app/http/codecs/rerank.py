@@ -71,9 +71,8 @@ class Rerank(TextCodec):
             for result in results:
                 text = {"text": texts[result["index"]]}
                 result |= text if teis else {"document": text}
-        usage = {"total_tokens": tokens_of(call)}
-        found = results if teis else {"model": served.info.name, "results": results, "usage": usage}
-        return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY), None
+        whole = {"model": served.info.name, "results": results, "usage": {"total_tokens": tokens_of(call)}}
+        return orjson.dumps(results if teis else whole, option=orjson.OPT_SERIALIZE_NUMPY), None
 
     @property
     def _field(self) -> str:

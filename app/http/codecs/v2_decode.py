@@ -102,9 +102,11 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str) -> str
     except RecursionError:
         return f"{field}: JSON is nested too deeply"
     except ValueError:
-        return f"{field}: not valid JSON: {error}"
+        found = None
     if found is None:
-        return f"{field}: not valid JSON: {error}"
+        binary = b"binary_data_size" in text
+        hint = "; Inference-Header-Content-Length is to say where binary tensors begin" if binary else ""
+        return f"{field}: not valid JSON: {error}{hint}"
     return f"{field}{': '.join(found)}, or the tensor as binary, with V2"
 
 

@@ -127,6 +127,13 @@ def test_raw_requests() -> None:
         decode(b"12345", 0, ECHO, MIB)
 
 
+def test_a_length_of_the_json_that_is_missing_or_wrong_is_named() -> None:
+    sent, length = with_tail({"inputs": [tensor("x", [1, 4], "FP32", 16)]}, bytes(range(240, 256)))
+    for told in (None, length - 1, length + 1):
+        with pytest.raises(BadRequest, match=r"not valid JSON: .*; Inference-Header-Content-Length is"):
+            decode(sent, told, ECHO, MIB)
+
+
 SHARED = {"shared_memory_region": "a", "shared_memory_byte_size": 16, "shared_memory_offset": 0}
 PLAIN = JSON_ECHO["inputs"][0]
 
