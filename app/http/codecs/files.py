@@ -86,8 +86,8 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
         )
     check_pixels(upload)
     if decode is None:
-        name, is_field, _ = upload.data[:64].partition(b"=")  # no name is longer
-        if upload.media == FORM and is_field and name.decode("latin-1").isidentifier():
+        start = upload.data[:64].decode("latin-1")  # no name of a field is longer
+        if upload.media == FORM and "=" in start and start.isprintable() and start.partition("=")[0].isidentifier():
             raise UnsupportedMedia(f"{upload.field}: expected JSON or text/plain, got a form")
         return {inputs[0].name: np.array(upload.data, object).reshape((1,) * len(inputs[0].shape))}
     try:

@@ -194,7 +194,7 @@ def test_a_form_is_no_text() -> None:
         with pytest.raises(UnsupportedMedia, match="body: expected JSON or text/plain, got a form"):
             decode(BARE, form, body)
         assert decode(BARE, "text/plain", body).arrays[0].tolist() == [body]
-    for body in (b"the cat", b"a cat = x", b"="):
+    for body in (b"the cat", b"a cat = x", b"=", b"BM=\0\0\0"):
         assert decode(BARE, form, body).arrays[0].tolist() == [body]
 
 
