@@ -144,8 +144,8 @@ def is_base64(value: object) -> bool:
 
 def from_base64(value: Any, field: str) -> bytes:
     try:
-        text = "".join(value["b64"].split())
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        text = value["b64"].encode().translate(None, b" \t\r\n")
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError, AttributeError):
         raise BadRequest(f"{field}: b64: expected a base64 string") from None
 
