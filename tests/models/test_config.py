@@ -63,6 +63,12 @@ def test_overrides_beat_the_file(tmp_path):
     ("old", "new", "message"),
     [
         ('source = "model.py:build"', "", "source: expected a value, got none"),
+        ('"model.py:build"', '"https://a.example/m.onnx"', "source: expected a file or a class, no address"),
+        (
+            "[[outputs]]",
+            "[outputs]",
+            r"outputs: expected a list of tables, \[\[outputs\]\], got one table, \[outputs\]$",
+        ),
         ("source =", "sources =", "sources: unknown key; expected one of source, "),
         ("model.py:build", "", "source: expected at least 1 character, got ''"),
         (table("inputs", "x", "FP32", "[3]"), 'inputs = ["x"]', r"inputs\[0\]: expected a table, got 'x'"),

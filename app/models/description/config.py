@@ -75,6 +75,8 @@ class ModelTable(Table):
     @field_validator("source")
     @classmethod
     def _file_is_a_model(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError(f"expected a file or a class, no address: download it, got {value!r}")
         if ":" not in value and (instead := INSTEAD.get(PurePath(value).suffix)):
             raise ValueError(f"{instead}, got {value!r}")
         return value
