@@ -99,6 +99,10 @@ class Answers:
         """The note of a call, with what its parameters ask of the answer. Raises BadRequest."""
         return note
 
+    def presenter(self, note: Any) -> Callable[[Mapping[str, Array]], Any] | None:
+        """`present` for the rows of a call with this note."""
+        return self.present
+
 
 @dataclass(slots=True, eq=False)
 class Front:

@@ -46,6 +46,12 @@ def test_every_protocol_gives_one_answer(texts: Server) -> None:
         assert {output["name"]: output["shape"] for output in (labels, scores)} == {"labels": [1, 3], "scores": [1, 3]}
 
 
+def test_v1_has_the_entities_that_the_request_asks_for(texts: Server) -> None:
+    asked = {"instances": ["anna ran in paris"], "parameters": {"aggregation": "simple"}}
+    (found,) = texts.post("/v1/models/names:predict", asked).json()["predictions"]
+    assert list(found) == ["entities"]
+
+
 def test_documented_examples_work(texts: Server) -> None:
     """The inputs of a task are text, or a file as base64. Routes without a model in their path have it in the body."""
     paths = texts.get("/openapi.json").json()["paths"]

@@ -31,7 +31,7 @@ SAVED = {"WordPiece": partial(save_tagger, seed=5), "byte-level": tiny.save_byte
 
 
 def in_v2(model, parameters, text):
-    """What V2 answers to one text: label, score, start and end of each token or entity."""
+    """What V2 answers to one text: label, score, start and end of each token or entity. And what V1 makes of it."""
     front = model.front
     (read,) = front.reader.read([[texts([text])]])
     note = front.answers.with_parameters(read.note, parameters)
@@ -39,9 +39,11 @@ def in_v2(model, parameters, text):
     tensors = [ids, *([torch.zeros_like(ids)] if len(read.arrays) > 1 else []), torch.ones_like(ids)]
     with torch.inference_mode():
         outputs, lengths = front.answers.answer([model.call(*tensors).numpy()], note)
-    pieces, labels, *others = [array[0, : lengths[0]].tolist() for array in outputs]
+    row = {spec.name: array[0, : lengths[0]] for spec, array in zip(front.answers.outputs, outputs, strict=True)}
+    pieces, labels, *others = [array.tolist() for array in row.values()]
     assert all(isinstance(piece, bytes) for piece in pieces)
-    return list(zip([label.decode() for label in labels], *others, strict=True))
+    found = list(zip([label.decode() for label in labels], *others, strict=True))
+    return found, front.answers.presenter(note)(row)
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
@@ -62,10 +64,11 @@ def test_entities_are_those_of_transformers(tmp_path, kind, strategy):
             )
             for one in (pipeline(text) if text else [])
         ]
-        for name in ("aggregation", "aggregation_strategy"):
-            found = in_v2(by_request, {name: strategy}, text)
-            assert [one for one in found if one[0] != "O"] == expected
         (shown,) = answered(by_file, [text])
+        for name in ("aggregation", "aggregation_strategy"):
+            found, in_v1 = in_v2(by_request, {name: strategy}, text)
+            assert [one for one in found if one[0] != "O"] == expected
+            assert in_v1 == in_v2(by_file, {}, text)[1] == shown
         found = [(one["label"], float(one["score"]), one["start"], one["end"]) for one in shown["entities"]]
         assert found == expected
         assert ("tokens" in shown) == (strategy == "none")

@@ -128,8 +128,8 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
 
     `outputs` as `own_rows` has them. Raises ModelFailed if the model's `present` raises.
     """
-    info = served.info
-    present = served.model.present
+    info, front = served.info, served.model.front
+    present = served.model.present if front is None else front.answers.presenter(call.note)
     if present is None:
         columns = [(spec, json_rows(spec, array)) for spec, array in zip(info.outputs, outputs, strict=True)]
         rows = [{spec.name: _labelled(spec, column[row]) for spec, column in columns} for row in range(call.rows)]

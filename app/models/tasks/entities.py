@@ -7,20 +7,19 @@ tokens' scores, or of its surest token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.contract import Answers, Array, Translated
 from app.errors import BadRequest
-from app.models.tasks import task_specs
 from app.models.tasks.task_answers import Outputs, padded
+from app.models.tasks.task_specs import AGGREGATIONS, TOKENS
 from app.models.tasks.text_readers import CallTexts
 from app.models.tasks.windows import InWindows, LongText, WindowReader, joined
 from app.values.tensors import shown
 
-_NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
 _OUTSIDE = "O"
 #: Tokens of a call, each text padded to the longest as outputs are: 160 MiB of them.
 _MOST_PADDED = 1 << 22
@@ -48,7 +47,7 @@ class Tags(Answers):
     quick = False
 
     def __init__(self, labels: Sequence[str], tokenizer: Any, strategy: str = "") -> None:
-        super().__init__(task_specs.TOKENS)
+        super().__init__(TOKENS)
         self._labels = labels
         self._strategy = strategy
         self._unknown = tokenizer.unk_token_id
@@ -56,13 +55,10 @@ class Tags(Answers):
 
     def with_parameters(self, note: InWindows, parameters: Mapping[str, Any]) -> InWindows:
         """Raises BadRequest for a strategy that does not exist."""
-        for name in _NAMES:
-            if name in parameters:
-                value = parameters[name]
-                if value not in task_specs.AGGREGATIONS:
-                    known = ", ".join(task_specs.AGGREGATIONS)
-                    raise BadRequest(f"parameters.{name}: expected one of {known}, got {shown(value)}")
-                return note._replace(option=value)
+        for name in filter(parameters.__contains__, ("aggregation", "aggregation_strategy")):  # ours, theirs
+            if (value := parameters[name]) not in AGGREGATIONS:
+                raise BadRequest(f"parameters.{name}: expected one of {', '.join(AGGREGATIONS)}, got {shown(value)}")
+            return note._replace(option=value)
         return note
 
     def answer(self, outputs: Sequence[Array], note: InWindows) -> Outputs:
@@ -76,15 +72,18 @@ class Tags(Answers):
         ]
         return [*texts, *numbers], [len(each) for each in found]
 
-    def present(self, outputs: Mapping[str, Array]) -> Any:
-        rows = zip(*(outputs[spec.name] for spec in self.outputs), strict=True)
+    def presenter(self, note: InWindows) -> Callable[[Mapping[str, Array]], Any]:
+        return lambda outputs: self.present(outputs, note.option)
+
+    def present(self, outputs: Mapping[str, Array], asked: str | None = None) -> Any:
+        strategy = self._strategy if asked is None else asked
         found = [
             {"label": label.decode(), "score": score, "start": int(start), "end": int(end), "piece": piece.decode()}
-            for piece, label, score, start, end in rows
+            for piece, label, score, start, end in zip(*(outputs[spec.name] for spec in self.outputs), strict=True)
         ]
-        if self._strategy not in ("", "none"):
+        if strategy not in ("", "none"):
             return {"entities": found}
-        grouped = entities(found) if not self._strategy else [one for one in found if one["label"] != _OUTSIDE]
+        grouped = entities(found) if not strategy else [one for one in found if one["label"] != _OUTSIDE]
         return {"entities": grouped, "tokens": found}
 
     def _found(self, read: LongText, scores: Array, strategy: str) -> list[dict[str, Any]]:
