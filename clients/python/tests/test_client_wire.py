@@ -147,3 +147,12 @@ def test_headers_of_the_callers_own_win() -> None:
     headers = common_headers(None, {"Accept-Encoding": "gzip", "User-Agent": "mine"})
     assert headers == {"accept-encoding": "gzip", "user-agent": "mine"}
     assert common_headers("k", None)["user-agent"] == f"starling-client/{client_version()}"
+
+
+@pytest.mark.parametrize("value", ["secret\n", " secret", "s\u00e9cret"])
+def test_a_key_that_no_header_can_hold_is_told_of_at_once_and_not_shown(value: str) -> None:
+    """As of a file that was read with its line's end. httpx says then that the connection broke, and shows it."""
+    for field, key, headers in (("api_key", value, None), ("header x-other", None, {"X-Other": value})):
+        with pytest.raises(ValueError, match=f"^{field}: expected visible ASCII characters, ") as refused:
+            common_headers(key, headers)
+        assert "cret" not in str(refused.value)

@@ -47,7 +47,7 @@ class Client:
     of what the server tells; larger batches are cut and joined again. `binary`: True or False in place of asking the
     server whether it takes tensors as bytes; without them they go as JSON. `http` is a client of the caller's own, for
     proxies, certificates or limits; it is not closed here, and no process forked later may use it. Raises ValueError
-    for an address that is none.
+    for an address that is none, and for a key or header that cannot be sent.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from starling_client.core import Failure, Kind, Send
 from starling_client.wire import Answer
 
 _CONNECT_S = 5.0  # a host that does not answer a connection by then is tried again
+_VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a header
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
@@ -34,11 +36,19 @@ def address(url: str) -> str:
 
 
 def common_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """What each request carries. Answers are not compressed: that costs more than it saves, for tensors nearby."""
+    """What each request carries. Answers are not compressed: that costs more than it saves, for tensors nearby.
+
+    Raises ValueError for what no header can hold, as a key with the end of its line. It is not shown.
+    """
     common = {"user-agent": f"starling-client/{client_version()}", "accept-encoding": "identity"}
     if api_key is not None:
         common["x-api-key"] = api_key
-    return common | {name.lower(): value for name, value in (headers or {}).items()}
+    common |= {name.lower(): value for name, value in (headers or {}).items()}
+    for name, value in common.items():
+        if not _VALUE.fullmatch(value):
+            field = "api_key" if name == "x-api-key" else f"header {name}"
+            raise ValueError(f"{field}: expected visible ASCII characters, without a space or a line end around them")
+    return common
 
 
 def timeout(send: Send) -> httpx.Timeout:
