@@ -178,7 +178,7 @@ def test_questions_that_change_nothing_are_asked_again_in_any_case(connect: Conn
     assert client.metadata("double").versions == ("1",)
     assert len(client.waited) == 1
     broken.append(httpx.ReadTimeout(""))
-    with pytest.raises(TimedOut, match=r"within 30 s$"):  # no model has run for that
+    with pytest.raises(TimedOut, match=r"had answered$"):  # no model has run for that
         client.metadata("double")
 
 
@@ -204,7 +204,7 @@ def test_a_gateway_without_its_server_says_nothing_of_it(connect: Connect, serve
 def test_a_timeout_is_the_end(connect: Connect, server: FakeServer, lost: bool) -> None:
     server.script = [httpx.ReadTimeout("")]
     client = connect(server, retry=Retry(lost=lost))
-    with pytest.raises(TimedOut, match="no answer from http://fake within 30 s; the model may have run"):
+    with pytest.raises(TimedOut, match="deadline_s passed before http://fake had answered; the model may have run"):
         client.predict("double", ONE)
     assert (len(server.infers), client.waited) == (1, [])
 

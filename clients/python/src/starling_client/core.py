@@ -118,12 +118,12 @@ class Core:
         while True:
             left = deadline - self.clock()
             if left <= 0:
-                raise _counted(TimedOut("the deadline passed before the request could be sent"), tries)
+                raise _counted(TimedOut("deadline_s passed before the request could be sent"), tries)
             reply: Answer | Failure = yield Send(request, left, streams)
             tries += 1
             if isinstance(reply, Answer) and reply.status == 200:
                 return reply, tries
-            error = _counted(self._error(reply, request, left), tries)
+            error = _counted(self._error(reply, request), tries)
             pause = self._pause(error, reply, request, tries)
             if pause is None or tries >= self.retry.attempts or self.clock() + pause >= deadline:
                 raise error from (reply.cause if isinstance(reply, Failure) else None)
@@ -144,13 +144,13 @@ class Core:
         pause = backoff if error.retry_after_s is None else max(error.retry_after_s, self.retry.first_wait_s)
         return pause * (1 + self.retry.jitter * self._chance())
 
-    def _error(self, reply: Answer | Failure, request: Request, timeout_s: float) -> StarlingError:
+    def _error(self, reply: Answer | Failure, request: Request) -> StarlingError:
         """What a reply that is no success means."""
         if isinstance(reply, Answer):
             return decode_error(reply)
         unsure = "; the model may have run" if request.method == "POST" else ""
         if reply.kind is Kind.TIMED_OUT:
-            return TimedOut(f"no answer from {self.server} within {timeout_s:.3g} s{unsure}")
+            return TimedOut(f"deadline_s passed before {self.server} had answered{unsure}")
         why = str(reply.cause) or type(reply.cause).__name__
         if reply.kind is Kind.LOST:
             return ConnectionLost(f"the connection to {self.server} broke before the whole answer: {why}{unsure}")
@@ -201,7 +201,7 @@ class Core:
         reply: Answer | Failure = yield Send(request, left)
         if isinstance(reply, Failure):
             if reply.kind is Kind.UNREACHABLE:
-                raise self._error(reply, request, left) from reply.cause
+                raise self._error(reply, request) from reply.cause
             return False
         if reply.status in (200, 503, *_AWAY):
             return reply.status == 200
