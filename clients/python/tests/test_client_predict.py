@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from fake_server import Driven, FakeServer, rows
 
-from starling_client import Client, Metadata, NotFound, Tensor
+from starling_client import AsyncClient, Client, Metadata, NotFound, Tensor
 
 Connect = Callable[..., Driven]
 
@@ -121,6 +122,18 @@ def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyP
     for _ in range(2):
         client.predict("double", {"x": rows(1)})
         assert len(made) == 2
+
+
+def test_each_event_loop_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    made: list[httpx.AsyncClient] = []
+    real = partial(httpx.AsyncClient, transport=httpx.MockTransport(server))
+    monkeypatch.setattr(httpx, "AsyncClient", lambda: made.append(real()) or made[-1])
+    client = AsyncClient("http://fake")
+    for loops in (1, 2):
+        with asyncio.Runner() as runner:
+            for _ in range(2):
+                runner.run(client.predict("double", {"x": rows(1)}))
+                assert len(made) == loops
 
 
 def test_a_model_that_was_changed_meanwhile(connect: Connect, server: FakeServer) -> None:

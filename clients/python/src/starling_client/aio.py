@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """As `Client`, which documents its arguments and methods, with `await`. To be used in one event loop.
+    """As `Client`, which documents its arguments and methods, with `await`. To be used in one event loop at a time.
 
     Of a batch that was cut, up to `parallel` parts are under way at once. A call that is cancelled ends its requests,
     and the server forgets rows that still wait.
@@ -48,6 +48,7 @@ class AsyncClient:
         self._headers = common_headers(api_key, headers)
         self._parallel = parallel
         self._own = http is None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._http = httpx.AsyncClient() if http is None else http
         self._sleep = asyncio.sleep
 
@@ -158,7 +159,10 @@ class AsyncClient:
         return results
 
     async def _send(self, send: Send) -> Answer | Failure:
-        request = send.request
+        request, loop = send.request, asyncio.get_running_loop()
+        if self._own and self._loop not in (None, loop):  # its connections ended with that loop, as of asyncio.run
+            self._http = httpx.AsyncClient()
+        self._loop = loop
         try:
             async with asyncio.timeout(None if send.streams else send.timeout_s):
                 response = await self._http.send(
