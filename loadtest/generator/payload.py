@@ -31,7 +31,7 @@ DTYPES: dict[str, str] = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BF16": "<f4", "BYTES": "O",
 }  # fmt: skip
-_V2_FILES = (None, "application/json")  # types of `data` that hold V2 requests
+_V2_FILES = ("", ".json")  # what the names of `data` end with that hold V2 requests
 _TOKENS = 100  # random integers are below this
 
 
@@ -144,7 +144,7 @@ def made_values(tensor: Tensor, shape: Sequence[int], random: np.random.Generato
 
 def holds_v2(path: Path) -> bool:
     """Whether a file holds V2 requests; else it is sent unchanged."""
-    return mimetypes.guess_type(path.name)[0] in _V2_FILES
+    return path.suffix.lower() in _V2_FILES
 
 
 def _file(plan: BenchPlan, path: Path) -> Body:
@@ -159,7 +159,8 @@ def _file(plan: BenchPlan, path: Path) -> Body:
     query = urlencode({name: f"{value:g}" for name, value in asked.items() if value is not None})
     target = f"{plan.target.prefix}/predict/{quote(plan.model, safe='')}{'?' * bool(query)}{query}"
     lines = [f"POST {target} HTTP/1.1", *header_lines(plan)]
-    lines += [f"Content-Type: {mimetypes.guess_type(path.name)[0]}", f"Content-Length: {len(content)}", "", ""]
+    media = mimetypes.guess_type(path.name)[0] or "application/octet-stream"  # of .npy; its bytes tell the server
+    lines += [f"Content-Type: {media}", f"Content-Length: {len(content)}", "", ""]
     return Body("\r\n".join(lines).encode("ascii") + content, 1, None)
 
 

@@ -103,12 +103,13 @@ def test_a_model_without_a_batch() -> None:
     assert decoded(prepare(FIXED, plan())[0].request)["inputs"][0]["shape"] == [2, 3]
 
 
-def test_a_file_that_is_no_json_goes_to_the_friendly_route_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "3.jpg"
+@pytest.mark.parametrize(("name", "media"), [("3.jpg", b"image/jpeg"), ("x.npy", b"application/octet-stream")])
+def test_a_file_that_is_no_json_goes_to_the_friendly_route_as_it_is(tmp_path: Path, name: str, media: bytes) -> None:
+    path = tmp_path / name
     path.write_bytes(b"\xff\xd8")
     (body,) = prepare(X, plan(data=path, deadline_ms=1.5, priority=2))
     assert body.request.startswith(b"POST /predict/m?timeout_ms=1.5&priority=2 HTTP/1.1\r\nHost: host:1\r\n")
-    assert body.request.endswith(b"Content-Type: image/jpeg\r\nContent-Length: 2\r\n\r\n\xff\xd8")
+    assert body.request.endswith(b"Content-Type: " + media + b"\r\nContent-Length: 2\r\n\r\n\xff\xd8")
     assert (body.rows, body.outputs) == (1, None)
 
 
