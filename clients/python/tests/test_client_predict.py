@@ -122,9 +122,14 @@ def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyP
     for _ in range(2):
         client.predict("double", {"x": rows(1)})
         assert len(made) == 2
+    client.close()
+    monkeypatch.setattr("starling_client.client.getpid", lambda: 1)
+    with pytest.raises(RuntimeError, match="the client has been closed"):
+        client.predict("double", {"x": rows(1)})
 
 
 def test_each_event_loop_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    """Also to close them: on those of a loop that has ended it raises that the loop is closed."""
     made: list[httpx.AsyncClient] = []
     real = partial(httpx.AsyncClient, transport=httpx.MockTransport(server))
     monkeypatch.setattr(httpx, "AsyncClient", lambda: made.append(real()) or made[-1])
@@ -134,6 +139,10 @@ def test_each_event_loop_has_connections_of_its_own(monkeypatch: pytest.MonkeyPa
             for _ in range(2):
                 runner.run(client.predict("double", {"x": rows(1)}))
                 assert len(made) == loops
+    asyncio.run(client.aclose())
+    assert [http.is_closed for http in made] == [False, False, True]
+    with pytest.raises(RuntimeError, match="the client has been closed"):
+        asyncio.run(client.predict("double", {"x": rows(1)}))
 
 
 def test_a_model_that_was_changed_meanwhile(connect: Connect, server: FakeServer) -> None:

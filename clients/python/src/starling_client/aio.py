@@ -105,7 +105,7 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Close the connections, unless they are the caller's own client's."""
         if self._own:
-            await self._http.aclose()
+            await self._of_loop().aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -158,15 +158,20 @@ class AsyncClient:
             raise errors.exceptions[0] from errors.exceptions[0].__cause__
         return results
 
-    async def _send(self, send: Send) -> Answer | Failure:
-        request, loop = send.request, asyncio.get_running_loop()
-        if self._own and self._loop not in (None, loop):  # its connections ended with that loop, as of asyncio.run
+    def _of_loop(self) -> httpx.AsyncClient:
+        """The connections of this event loop: those of one that has ended, as of asyncio.run, ended with it."""
+        loop = asyncio.get_running_loop()
+        if self._own and self._loop not in (None, loop) and not self._http.is_closed:
             self._http = httpx.AsyncClient()
         self._loop = loop
+        return self._http
+
+    async def _send(self, send: Send) -> Answer | Failure:
+        request, http = send.request, self._of_loop()
         try:
             async with asyncio.timeout(None if send.streams else send.timeout_s):
-                response = await self._http.send(
-                    self._http.build_request(
+                response = await http.send(
+                    http.build_request(
                         request.method, self._url + request.path, headers={**self._headers, **request.headers},
                         content=request.body, timeout=timeout(send),
                     ),

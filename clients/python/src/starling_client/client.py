@@ -175,8 +175,9 @@ class Client:
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
         request, end = send.request, monotonic() + send.timeout_s
-        if self._own and self._process != getpid():  # its connections are the parent's, and so are answers on them
-            self._process, self._http = getpid(), httpx.Client()
+        if self._own and self._process != getpid() and not self._http.is_closed:
+            # its connections are the parent's, and so are answers on them; other threads may look at `_process`
+            self._http, self._process = httpx.Client(), getpid()
         headers, whole = {**self._headers, **request.headers}, request.body
         if large := len(whole) > _PIECE:
             headers["content-length"] = str(len(whole))
