@@ -88,7 +88,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     if decode is None:
         start = upload.data[:64].decode("latin-1")  # no name of a field is longer
         if upload.media == FORM and "=" in start and start.isprintable() and start.partition("=")[0].isidentifier():
-            raise UnsupportedMedia(f"{upload.field}: expected JSON or text/plain, got a form")
+            raise UnsupportedMedia(f"{upload.field}: expected JSON, a file or text/plain, got a form")
         return {inputs[0].name: np.array(upload.data, object).reshape((1,) * len(inputs[0].shape))}
     try:
         with_fields = {"fields": upload.fields} if served.model.takes_fields else {}

@@ -191,7 +191,7 @@ def test_a_form_is_no_text() -> None:
     """As `requests.post(url, data={"text": ...})` sends it; `curl -d` says the same of any text."""
     form = "application/x-www-form-urlencoded"
     for body in (b"text=the+cat", b"input_ids=%C3%A9&x=1"):
-        with pytest.raises(UnsupportedMedia, match="body: expected JSON or text/plain, got a form"):
+        with pytest.raises(UnsupportedMedia, match="body: expected JSON, a file or text/plain, got a form"):
             decode(BARE, form, body)
         assert decode(BARE, "text/plain", body).arrays[0].tolist() == [body]
     for body in (b"the cat", b"a cat = x", b"=", b"BM=\0\0\0"):
