@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import exp, hypot, log, sqrt
 
-from app.scheduler.estimates.carried import carried
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.types import Outcome, Unit
@@ -245,28 +244,25 @@ class Curve:
         return tuple(sqrt(one + _FLOOR**2) for one in self._variance)
 
     def learned(self, *, beside: bool = True) -> Profile:
-        """The profile with what has been learned: undisturbed times, also of sizes that have not run, and errors.
+        """The profile with what has been learned: undisturbed times, and their errors.
 
         `beside`: with that of the slowdown by other units, which grows while none run at once.
         """
         if not self._variance:
             return self.profile
         alone, *together = self._tables
-        found = carried(
-            replace(
-                self.profile,
-                batch_ns=_whole(alone),
-                concurrency_ns={
-                    units: _whole(ns * self._slower(units) for ns in table) for units, table in enumerate(together, 2)
-                },
-                by_length=tuple((at, _whole(table)) for at, table in self.by_length) or self.profile.by_length,
-                errors=self.errors(),
-            ),
+        errors = self.errors()
+        if together and beside:
+            errors = tuple(hypot(error, self.speed.beside_error) for error in errors)
+        return replace(
             self.profile,
+            batch_ns=_whole(alone),
+            concurrency_ns={
+                units: _whole(ns * self._slower(units) for ns in table) for units, table in enumerate(together, 2)
+            },
+            by_length=tuple((at, _whole(table)) for at, table in self.by_length) or self.profile.by_length,
+            errors=errors,
         )
-        if not (together and beside):
-            return found
-        return replace(found, errors=tuple(hypot(error, self.speed.beside_error) for error in found.errors))
 
 
 def _whole(times: Iterable[float]) -> tuple[int, ...]:
