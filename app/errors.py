@@ -231,7 +231,7 @@ def explain(error: ValidationError, table: type[BaseModel]) -> str:
         text = str(first["ctx"]["error"])
         # a validator of a whole table names the key within it
         return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
-    if first["type"] == "list_type" and isinstance(first["input"], dict):
+    if first["type"] == "list_type" and isinstance(first["input"], dict) and where in _tables(table):
         return f"{where}: expected a list of tables, [[{where}]], got one table, [{where}]"
     wanted = first["msg"]
     for pattern, ours in _OURS.items():

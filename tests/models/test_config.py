@@ -69,6 +69,7 @@ def test_overrides_beat_the_file(tmp_path):
             "[outputs]",
             r"outputs: expected a list of tables, \[\[outputs\]\], got one table, \[outputs\]$",
         ),
+        ("shape = [3]", "shape = [3]\nmax_shape = { x = 3 }", r"inputs\[0\].max_shape: expected a list, got {'x': 3}"),
         ("source =", "sources =", "sources: unknown key; expected one of source, "),
         ("model.py:build", "", "source: expected at least 1 character, got ''"),
         (table("inputs", "x", "FP32", "[3]"), 'inputs = ["x"]', r"inputs\[0\]: expected a table, got 'x'"),
