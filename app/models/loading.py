@@ -75,7 +75,7 @@ def _load(source: ModelSource, config: ModelTable, settings: dict[str, object]) 
     model = replace(model, checks=checks)
     model = _in_stages(model, config, source.folder / FILE_NAME)
     for network in networks_of(model):
-        free_graphs(network)
+        free_graphs(network).zero_grad()  # of a training while it loaded; what the checks find later is of a call
     return model
 
 

@@ -16,6 +16,14 @@ from app.models.sources import imports
 
 from .folders import LINEAR, TOML, loaded, refused, table, toml_of, write_model
 
+TRAINED = """
+import torch
+def build():
+    network = torch.nn.Linear(3, 2)
+    network(torch.ones(3)).sum().backward()
+    return network
+"""
+
 
 def load_code(tmp_path, code, toml=TOML):
     return loaded(write_model(tmp_path, toml, code))
@@ -28,6 +36,11 @@ def test_a_module_comes_in_eval_mode_with_its_kwargs(tmp_path):
     assert not model.call.training
     assert (model.info.name, model.checks.profile) == ("m", False)
     assert (model.decode, model.present, model.takes_parameters, model.takes_fields) == (None, None, False, False)
+
+
+def test_gradients_of_a_training_at_load_are_left_out(tmp_path):
+    """Else several workers would take them for those of a call, which adds to them."""
+    assert load_code(tmp_path, TRAINED).call.weight.grad is None
 
 
 def test_the_default_dtype_of_one_model_is_not_that_of_others(tmp_path, caplog):
