@@ -95,6 +95,21 @@ class Borrowed(torch.nn.Module):
         return x * 2
 
 
+class Lent(torch.nn.Module):
+    """Lends what it has for each of two workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = [2, 2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.free.pop()
+        time.sleep(0)
+        made = x * factor
+        self.free.append(factor)
+        return made
+
+
 class Salient(torch.nn.Module):
     """The gradient by its inputs, which `backward` also adds to its weight's."""
 
@@ -124,7 +139,7 @@ async def test_a_model_that_two_workers_cannot_share_is_refused(place: Place):
         for kept, told in shared.items():
             with pytest.raises(ConfigError, match=f"a batch that another worker runs at the same time: {told}"):
                 await engine.start(make_model(kept(), row_check="refuse", max_batch=4))
-        for unlike in (lambda x: x * torch.rand(1), Linear()):
+        for unlike in (lambda x: x * torch.rand(1), Linear(), Lent()):
             await engine.start(make_model(unlike, name=str(id(unlike)), row_check="refuse", max_batch=1))
 
 

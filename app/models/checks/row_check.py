@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,8 @@ class TriedBatch:
 
 
 def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """Run batches for a while, each on a thread of its own: rows of one length, the same in another order, and one row,
-    shorter if there is such. Returns a difference from an answer while no other batch runs.
+    """Run batches for a while on two threads: rows of one length; on the other the same in another order, and one row,
+    shorter if there is such, by turns. Returns a difference from an answer while no other batch runs.
 
     None for a model that answers a row differently anyway.
     """
@@ -93,24 +94,25 @@ def check_at_once(info: ModelInfo, rows: Sequence[SampleRow], run: Run, toleranc
     def answers(batch: Sequence[SampleRow]) -> list[list[Array]]:
         return by_row(info.outputs, [np.array(value) for value in run(batch, len(batch))], batch)
 
-    def differs(compare: Comparison, batch: Sequence[SampleRow]) -> str | None:
-        places, how = range(len(batch)), ["beside another batch"] * len(batch)
+    def differs(turns: Sequence[tuple[Comparison, Sequence[SampleRow]]]) -> str | None:
         try:
-            while (wrong := compare.difference(places, answers(batch), how)) is None and time.perf_counter() < until_s:
-                pass
+            for compare, batch in cycle(turns):
+                wrong = compare.difference(range(len(batch)), answers(batch), ["beside another batch"] * len(batch))
+                if wrong is not None or time.perf_counter() >= until_s:
+                    return wrong
         except Exception as error:  # a user's code may raise anything
             return f"beside another batch it raises {with_place(one_line(error), error)}"
-        return wrong
+        return None
 
     same, most = [row for row in rows if row.lengths == rows[0].lengths], info.batching.max_batch
     batches = [same[:most], [*same[1:], same[0]][:most], rows[-1:]]
-    alone = [Comparison(info.outputs, tolerance, answers(batch), "alone") for batch in batches]
+    turns = [(Comparison(info.outputs, tolerance, answers(batch), "alone"), batch) for batch in batches]
     until_s = 0.0
-    if any(map(differs, alone, batches)):
+    if any(differs([one]) for one in turns):
         return None
     until_s = time.perf_counter() + _AT_ONCE_S
-    with ThreadPoolExecutor(len(batches)) as threads:
-        wrong = next(filter(None, threads.map(differs, alone, batches)), None)
+    with ThreadPoolExecutor(2) as threads:  # no more than any server with several workers
+        wrong = next(filter(None, threads.map(differs, (turns[:1], turns[1:]))), None)
     return None if wrong is None else Finding(Cause.AT_ONCE, wrong)
 
 
