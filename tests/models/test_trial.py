@@ -123,6 +123,8 @@ def test_rows_that_are_all_answered_alike_are_a_warning():
     (warning,) = try_out(model(lambda x: x.max() - x > 9, outputs=[spec("y", "BOOL", 3)]))
     assert warning.startswith("the row check could show nothing, as its rows (4) were answered alike; give real rows")
     assert try_out(model(lambda x: x > 0, outputs=[spec("y", "BOOL", 3)])) == []
+    (warning,) = try_out(model(numbers, [TEXT], [NUMBER], samples=words(b"1")))
+    assert warning.endswith("as its rows (1) were answered alike; give several that are answered unlike")
 
 
 def test_dropout_is_a_warning():

@@ -314,7 +314,8 @@ def _blind_spot(model: Model, run: Run) -> str | None:
     with suppress(Exception):  # as of rows that are too short for it
         first = [np.array(value) for value in run(rows[:1], 1)]
         if all(np.array_equal(one, other) for row in rows[1:] for one, other in zip(first, run([row], 1), strict=True)):
-            return f"the row check could show nothing, as its rows ({len(rows)}) were answered alike; {GIVE_ROWS}"
+            remedy = "give several that are answered unlike" if model.checks.samples else GIVE_ROWS
+            return f"the row check could show nothing, as its rows ({len(rows)}) were answered alike; {remedy}"
     return None
 
 
