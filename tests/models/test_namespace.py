@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from app.models.sources.imports import edited_packages
+from app.models.sources.imports import edited_packages, import_callable
+from app.models.sources.namespace import Namespace
 
 from .folders import TOML, loaded, refused, write_model
 
@@ -86,6 +87,15 @@ def test_helpers_of_one_name_are_each_models_own_also_after_an_edit(tmp_path, co
     for model in (two, three, edited):
         model.close()
     assert of_models() == modules
+
+
+def test_a_source_without_its_files_ending_is_the_models_own(tmp_path):
+    """Models load at once, and Python keeps one module of a name: all that say `model:build` would get the first."""
+    toml = TOML.replace("model.py:", "model:")
+    two, three = (write_model(tmp_path / name / "1", toml, BUILD.format(name)) for name in "23")
+    with Namespace(two).loading(), ThreadPoolExecutor(1) as worker:
+        import_callable("model", "build", two)
+        assert answer(worker.submit(loaded, three).result()) == 3
 
 
 def test_what_a_failed_load_imported_is_forgotten(tmp_path):

@@ -78,8 +78,8 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
     with held(_IMPORTING):
         namespace = current() or Namespace(folder)
-        found: Any = namespace.run(folder / module) if module.endswith(".py") else importlib.import_module(module)
-    namespace.outside.add(module.partition(".")[0])
+        # a package by way of the namespace: of a plain name, `sys.modules` may have that of another model that loads
+        found: Any = namespace.run(folder / module) if module.endswith(".py") else namespace.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
             other = _shadowed(module) or _instead(found)

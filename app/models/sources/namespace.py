@@ -112,10 +112,11 @@ class Namespace:
     def _importlib(self) -> ModuleType:
         """`importlib` for the folder's code, whose `import_module` looks into the folder first."""
         ours = ModuleType("importlib")
-        vars(ours).update(vars(importlib), import_module=self._import_module)
+        vars(ours).update(vars(importlib), import_module=self.import_module)
         return ours
 
-    def _import_module(self, name: str, package: str | None = None) -> Any:
+    def import_module(self, name: str, package: str | None = None) -> Any:
+        """As that of `importlib`, from the folder first."""
         if name.startswith("."):
             return importlib.import_module(name, package)
         return self._import(name, fromlist=("__name__",))  # of a list of names, any: else it returns the top package
