@@ -28,7 +28,6 @@ _NEARLY = 0.95  # share of the highest throughput that counts as the highest
 #: Decisions of tables, of which one is not followed; and of those with a full batch waiting, where trying costs little:
 #: with 10, and with 1, queues stay long for longer (`python -m experiments.policies.learned`, near the peak).
 _TRIED, _TRIED_FULL = 100, 3
-_KNOWN = 0.03  # error of a size below which trying it would teach nothing
 _MANY = 4  # full batches: so many wait before the first table only where full batches are too slow
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
@@ -106,8 +105,8 @@ class Adaptive(Policy):
     def _tried(self, offer: Offer, planned: int) -> int:
         """Rows to run although the table says `planned`: so it is found out if that would pay.
 
-        What the table avoids is never measured otherwise. One decision in so many costs up to 3 % of the mean, until
-        the sizes are known.
+        What the table avoids is never measured otherwise. One decision in so many costs up to 3 % of the mean. To try
+        only sizes whose error is large saves that, but what is wrong although it counts as known is not found out.
         """
         waiting, estimates = offer.ready.count, offer.state.estimates
         if not estimates.latency[0].uncertain:
@@ -115,8 +114,7 @@ class Adaptive(Policy):
         self._decisions += 1
         if planned and waiting >= offer.full:  # to wait is decided at each arrival
             return planned if self._decisions % _TRIED_FULL else estimates.hopeful(offer.full)
-        known = all(one.error(min(waiting, offer.full)) < _KNOWN for one in estimates.latency)
-        return planned if known or self._decisions % _TRIED else waiting
+        return planned if self._decisions % _TRIED else waiting
 
 
 def _at_stage(offer: Offer, window: LengthWindow | None, now: int) -> Cut | Hold | None:
