@@ -13,13 +13,13 @@ StarlingError
  +-- LengthRequired 411
  +-- TooLarge 413
  +-- UnsupportedMedia 415
- +-- QueueFull 429           with a retry hint, as the next two
+ +-- QueueFull 429           with a retry hint, as both below
  +-- TooManyConnections 429
  +-- DeadlineUnreachable 429
- +-- ClientGone 499          nobody reads it
+ +-- ClientGone 499
  +-- ModelFailed 500
  +-- OutputNotJson 500
- +-- NotReady 503            with a retry hint
+ +-- NotReady 503            with one, too
  +-- DeadlineExceeded 504
 
 `error_parts` in `http/errors.py` makes `{"error": message}` of each.

@@ -21,9 +21,10 @@ from app.errors import ConfigError
 from app.machine import resident_bytes
 from app.models import packed_weights
 from app.models.checks.calling import call_directly
+from app.models.checks.row_check import tolerance_of
 from app.models.checks.segment_check import check_segments
 from app.models.checks.segments import whole_model
-from app.models.checks.trial import check_independence, network_warning, tolerance_of
+from app.models.checks.trial import check_independence, network_warning
 from app.models.decoders import slabs
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from app.contract import UNBOUNDED, Checks, Model, SampleRow
 from app.errors import ConfigError
-from app.models.checks.row_check import TOLERANCES
-from app.models.checks.trial import NeverFits, Unfit, tolerance_of
+from app.models.checks.row_check import TOLERANCES, tolerance_of
+from app.models.checks.trial import NeverFits, Unfit
 
 from .folders import try_out
 

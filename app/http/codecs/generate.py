@@ -62,8 +62,8 @@ class Generate(TextGeneration):
     def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
         if not piece.text:  # the last event has the reason
             return b""
-        tgis = self._sent == _INPUTS
-        return event(orjson.dumps(_token(piece, None, None) if tgis else _object(served, call, piece.text)))
+        is_tgi = self._sent == _INPUTS
+        return event(orjson.dumps(_token(piece, None, None) if is_tgi else _object(served, call, piece.text)))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         (one,) = self.texts(call, answer)

@@ -62,17 +62,17 @@ class Rerank(TextCodec):
         outputs = zip(served.info.outputs, answer.outputs, strict=True)
         scores = to_json(next(values.reshape(-1) for spec, values in outputs if spec.name == name), name)
         order = np.argsort(-scores, kind="stable")[: self.body.get("top_n")].tolist()
-        teis = self._field == "texts"
+        is_tei = self._field == "texts"
         results: list[dict[str, Any]] = [
-            {"index": row, "score" if teis else "relevance_score": scores[row]} for row in order
+            {"index": row, "score" if is_tei else "relevance_score": scores[row]} for row in order
         ]
         if self.body.get("return_documents") or self.body.get("return_text"):
             texts = self._documents()
             for result in results:
                 text = {"text": texts[result["index"]]}
-                result |= text if teis else {"document": text}
+                result |= text if is_tei else {"document": text}
         whole = {"model": served.info.name, "results": results, "usage": {"total_tokens": tokens_of(call)}}
-        return orjson.dumps(results if teis else whole, option=orjson.OPT_SERIALIZE_NUMPY), None
+        return orjson.dumps(results if is_tei else whole, option=orjson.OPT_SERIALIZE_NUMPY), None
 
     @property
     def _field(self) -> str:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
 import torch
 
-from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
-from app.models.base import PADDED, V2_DATATYPES, one_line, shortened, with_place
+from app.contract import FLOATS, Array, Model, ModelInfo, SampleRow, TensorSpec
+from app.models.base import PADDED, V2_DATATYPES, networks_of, one_line, shortened, with_place
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
@@ -53,6 +53,28 @@ TOLERANCES = {
     "FP64": Tolerance(1e-7, 1e-8, 0.01),
     "EXACT": Tolerance(0, 0, 0),
 }
+
+
+def tolerance_of(model: Model) -> Tolerance:
+    """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
+    tensors = (*model.info.inputs, *model.info.outputs)
+    found = {"EXACT", *(spec.datatype for spec in tensors)}
+    weights = [weight for net in networks_of(model) for weight in chain(net.parameters(), net.buffers())]
+    on_gpu = any(weight.is_cuda for weight in weights)
+    found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
+    if "FP32" in found:
+        found.add(_float32_precision(on_gpu))
+    return next(tolerance for name, tolerance in TOLERANCES.items() if name in found)
+
+
+def _float32_precision(on_gpu: bool) -> str:
+    """The precision of FP32 products: a model's code can lower it, and a GPU lowers it for convolutions."""
+    try:
+        allowed = torch.get_float32_matmul_precision()
+        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # it was set by torch's newer switches, which cannot be read here
+        return "BF16"
+    return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
 class Cause(Enum):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,10 @@ from torch import nn
 
 from app.contract import Model, ModelInfo, SampleRow, axis_bounds
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, device_of, is_out_of_memory, networks_of, one_line, shortened, with_place
+from app.models.base import device_of, is_out_of_memory, networks_of, one_line, shortened, with_place
 from app.models.checks.advice import advice_on, is_about_shapes, is_of_one_size
 from app.models.checks.calling import call_directly, on_thread, only_exceptions
-from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_at_once
+from app.models.checks.row_check import Cause, Finding, Run, check_at_once, tolerance_of
 from app.models.checks.samples import (
     AskedParameters,
     beside_longer,
@@ -280,28 +279,6 @@ def network_warning(model: Model) -> str | None:
     trained = (part for net in networks for part in net.modules() if net is not model.call and part.training)
     layer = next((type(part).__name__ for part in trained if isinstance(part, _OF_TRAINING)), None)
     return None if layer is None else f"{layer} is in training mode: call .eval() on the network that the model keeps"
-
-
-def tolerance_of(model: Model) -> Tolerance:
-    """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
-    tensors = (*model.info.inputs, *model.info.outputs)
-    found = {"EXACT", *(spec.datatype for spec in tensors)}
-    weights = [weight for net in networks_of(model) for weight in chain(net.parameters(), net.buffers())]
-    on_gpu = any(weight.is_cuda for weight in weights)
-    found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
-    if "FP32" in found:
-        found.add(_float32_precision(on_gpu))
-    return next(tolerance for name, tolerance in TOLERANCES.items() if name in found)
-
-
-def _float32_precision(on_gpu: bool) -> str:
-    """The precision of FP32 products: a model's code can lower it, and a GPU lowers it for convolutions."""
-    try:
-        allowed = torch.get_float32_matmul_precision()
-        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # it was set by torch's newer switches, which cannot be read here
-        return "BF16"
-    return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
 def _blind_spot(model: Model, run: Run) -> str | None:

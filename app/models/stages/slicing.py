@@ -23,9 +23,8 @@ from app.contract import Model, SampleRow
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.calling import call_directly
-from app.models.checks.row_check import Comparison, by_row
+from app.models.checks.row_check import Comparison, by_row, tolerance_of
 from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
-from app.models.checks.trial import tolerance_of
 from app.models.sources.hubs import ByName
 from app.models.stages.graph import CannotCut, Graph, export
 from app.models.stages.staged import Staged
