@@ -7,7 +7,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal.tables import solve
-from app.scheduler.rows.queue import Patience
+from app.scheduler.rows.program import Patience
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Klass, Reason, Refusal, Stage
 from planner.fleet import Setup, run

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready import Level, ReadySet, ReadyTable
 from app.scheduler.types import Klass, Row
 
 _GAIN = 3.0

@@ -15,8 +15,7 @@ from itertools import groupby
 
 from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Key
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready import Key, ReadyTable
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 LATE_TIMER_NS = 2_000_000  # timers count as at least so late: event loops wake up to a millisecond late
