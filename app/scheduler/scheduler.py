@@ -230,7 +230,7 @@ class Scheduler:
         if ledger.deadlines.heap:
             wake_at = earlier(wake_at, ledger.deadlines.next())
         if self._wake_at is not None and self._wake_at <= now:
-            ledger.deadlines.timers.observe(now - self._wake_at)
+            ledger.deadlines.woke(now - self._wake_at)
         self._wake_at = wake_at
         done, drops = ledger.done, ledger.drops
         if done or drops:

@@ -78,8 +78,7 @@ class Deadline(Adaptive):
         def similar(rows: int, shorter: int) -> list[int]:
             return deadlines_of(offer.ready.similar(rows, shorter))
 
-        timer_ns = round(offer.ledger.deadlines.timers.value)
-        return Schedule(begins, deadlines, time, offer.workers.at_once, timer_ns, similar)
+        return Schedule(begins, deadlines, time, offer.workers.at_once, offer.ledger.deadlines.timer_ns, similar)
 
 
 def _held_until(offer: Offer, schedule: Schedule, rows: int, *, varied: bool) -> int:

@@ -13,14 +13,12 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
-from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key, ReadyTable
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 LATE_TIMER_NS = 2_000_000  # timers count as at least so late: event loops wake up to a millisecond late
-_TIMER_STEP_NS = 500_000
-_ON_TIME = 0.99  # share of timers that are no later than expected; a hold that ends too soon costs only device time
+_LATER_NS, _SOONER_NS = 495_000, 5_000  # 99 to 1; a hold that ends too soon costs only device time
 _SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
 
 
@@ -227,15 +225,17 @@ class Deadlines:
 
     An entry stays when its call leaves or its deadline changes. Such stale entries are skipped when their time comes,
     and the heap is rebuilt when it holds more of them than calls.
+
+    `timer_ns`: how late the driver's timers are: a hold must end that much before a deadline requires it. It is later
+    than 99 of 100 (stochastic approximation, Robbins and Monro, 1951). Its bound keeps a stall from counting as normal.
     """
 
-    __slots__ = ("_calls", "heap", "timers")
+    __slots__ = ("_calls", "heap", "timer_ns")
 
     def __init__(self, calls: Mapping[int, Call]) -> None:
         self._calls = calls
         self.heap: list[tuple[int, int]] = []  # (deadline, call id)
-        #: How late the driver's timers are, in nanoseconds: a hold must end that much before a deadline requires it.
-        self.timers = RunningQuantile(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
+        self.timer_ns = LATE_TIMER_NS
 
     def add(self, deadline: int, call_id: int) -> None:
         heap = self.heap
@@ -258,6 +258,13 @@ class Deadlines:
         while heap and not self._holds(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
+
+    def woke(self, late_ns: int) -> None:
+        """A timer has fired so late."""
+        if late_ns > self.timer_ns:
+            self.timer_ns = min(10 * LATE_TIMER_NS, self.timer_ns + _LATER_NS)
+        else:
+            self.timer_ns = max(LATE_TIMER_NS, self.timer_ns - _SOONER_NS)
 
     def _holds(self, entry: tuple[int, int]) -> bool:
         call = self._calls.get(entry[1])

@@ -1,4 +1,4 @@
-"""The smooth curve through noisy times, times by length, and running quantiles."""
+"""The smooth curve through noisy times, and times by length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tiers import few
 
 from app.scheduler.estimates.lengths import LengthTimes, any_length, by_tokens, rounded, time_at
-from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.estimates.smooth import ONCE, Estimate, drawn, smoothed
 
 # The smooth curve: bumps that are significant survive, others vanish.
@@ -108,29 +107,6 @@ def test_as_many_tokens_are_guessed_to_take_as_long() -> None:
         (32, (14, 21, 32)), (40, (15, 27, 40)),
     )  # fmt: skip
     assert by_tokens(0, 40, (10, 14)) == ()
-
-
-# The tail is what a share of observations do not exceed, whatever their distribution.
-
-
-@pytest.mark.parametrize("deviation", [0.05, 0.2])
-def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
-    tail, drawn = RunningQuantile(0.95, 1.0, 2.0, 0.05), random.Random(1)
-    beyond, seen = 0, few(40_000)
-    for _ in range(seen):
-        took = drawn.gauss(1, deviation)
-        beyond += took > tail.value
-        tail.observe(took)
-    assert 0.04 * seen < beyond < 0.06 * seen + 20
-
-
-def test_it_follows_within_its_bounds() -> None:
-    """Units that are late, in time again, and stalls."""
-    tail = RunningQuantile(0.95, 1.0, 2.0, 0.05)
-    for took, often, low, high in ((1.5, 200, 1.4, 1.6), (1.0, 2_000, 1.0, 1.0), (50.0, 200, 2.0, 2.0)):
-        for _ in range(often):
-            tail.observe(took)
-        assert low <= tail.value <= high
 
 
 @pytest.mark.parametrize("sizes", [range(1, 33), (1, 2, 4, 8, 16, 32), (1, 2, 3)], ids=["all", "powers", "few"])
