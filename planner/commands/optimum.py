@@ -80,6 +80,7 @@ def _of_one_piece(profile: Profile, rate: str, load: str) -> list[dict[str, Any]
     """A cell for each rate. Raises ValueError for a wrong option."""
     from app.scheduler.optimal.solver import solve
     from planner import option_values
+    from planner.one_worker_optimum import use_of
     from planner.serve_all import bound_ns
 
     times = occupied_ns(profile)
@@ -87,11 +88,12 @@ def _of_one_piece(profile: Profile, rate: str, load: str) -> list[dict[str, Any]
     for one_rate in option_values.rates(rate, load, profile.peak):
         best = solve(times, one_rate)
         busy = solve(times, one_rate, idling=False)
+        mean_batch, utilisation = use_of(times, best)
         bound = bound_ns(times, one_rate)
         cells.append(
             {
                 "rate": one_rate, "load": one_rate / profile.peak,
-                "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
+                "mean_ms": best.mean_ns / _MS, "mean_batch": mean_batch, "utilisation": utilisation,
                 "non_idling_mean_ms": busy.mean_ns / _MS,
                 "serve_all_bound_ms": None if bound is None else bound / _MS,
                 "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},

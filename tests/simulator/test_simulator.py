@@ -20,6 +20,7 @@ from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
 from planner.fleet import Setup
+from planner.one_worker_optimum import use_of
 from planner.profile_times import linear
 from planner.replay import replay
 from planner.simulator import Simulator
@@ -179,8 +180,8 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, load: float
     setup = Setup(profile, load * profile.peak, policy="table", requests=12_000, seed=1)
     tally = simulated(setup)
     assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.015)
-    assert tally.rows / tally.units == pytest.approx(best.mean_batch, rel=0.015)
-    assert tally.busy_ns / tally.end_ns == pytest.approx(best.utilisation, rel=0.015)
+    used = (tally.rows / tally.units, tally.busy_ns / tally.end_ns)
+    assert used == pytest.approx(use_of(profile.batch_ns, best), rel=0.015)
 
 
 def test_what_a_policy_holds_for_ever_stays_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,6 @@ class Optimum:
     sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run
     rate: float  # rows per second
     mean_ns: float  # latency
-    mean_batch: float  # rows
-    utilisation: float  # share of time in which the device runs
     tail: int  # rows to run if more wait than the table has entries for
 
     def serve(self, waiting: int) -> int:
@@ -54,7 +52,7 @@ def solve(
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(batch_ns, rate, states)
+    process = OneWorker(batch_ns, rate, states)
     allowed = process.allowed(idling)
     every = np.minimum(np.arange(process.states + 1), process.tail_size)
     table = np.asarray(start, dtype=np.int64) if len(start) == len(every) else every
@@ -63,19 +61,19 @@ def solve(
     least, idle_rounds, lowest = np.inf, 0, table
     for _ in range(_ROUNDS):
         try:
-            average, value = process.evaluate(table, cost[:, None, :])
+            average, value = process.evaluate(table, cost)
         except np.linalg.LinAlgError:  # the table given does not keep up in some states
             table = every
-            average, value = process.evaluate(table, cost[:, None, :])
-        gains = process.improve(value[:, 0], average[0], cost)
+            average, value = process.evaluate(table, cost)
+        gains = process.improve(value, average, cost)
         gains[~allowed] = np.inf
         best = gains.argmin(axis=1)
         rows = np.arange(len(table))
-        keep = gains[rows, best] >= gains[rows, table] - _TOLERANCE * max(1.0, abs(average[0])) * process.shortest
+        keep = gains[rows, best] >= gains[rows, table] - _TOLERANCE * max(1.0, abs(average)) * process.shortest
         changed = np.where(keep, table, best)
-        idle_rounds = 0 if average[0] < least - _TOLERANCE * abs(average[0]) else idle_rounds + 1
-        if average[0] < least:
-            least, lowest = average[0], table
+        idle_rounds = 0 if average < least - _TOLERANCE * abs(average) else idle_rounds + 1
+        if average < least:
+            least, lowest = average, table
         if (changed == table).all():
             return process.optimum(table)
         if idle_rounds == _IDLE_ROUNDS:
@@ -90,10 +88,9 @@ def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, 
     `best`: what `solve` found for these batch times. The relative value is the total cost above the average when
     starting with so many rows instead of none.
     """
-    process = _Process(batch_ns, best.rate, len(best.table) - 1)
-    table = np.asarray(best.table, dtype=np.int64)
-    average, value = process.evaluate(table, process.latency_cost()[:, None, :])
-    return best.rate * float(average[0]) / 1e9, tuple((value[:, 0] * process.rate).tolist())
+    process = OneWorker(batch_ns, best.rate, len(best.table) - 1)
+    average, value = process.evaluate(np.asarray(best.table, dtype=np.int64), process.latency_cost())
+    return best.rate * average / 1e9, tuple((value * process.rate).tolist())
 
 
 class _Tail:
@@ -111,15 +108,14 @@ class _Tail:
         self.spread = rate * time + self.drift**2  # E(A - size)^2
 
     def extend(self, last: int, steps: int, cost: Floats) -> tuple[Floats, Floats]:
-        """h(last + k) - h(last) for k = 1..steps as (constant, factor of g), given `cost` (c0, c1) of each measure."""
+        """h(last + k) - h(last) for k = 1..steps as (constant, factor of g), given `cost` (c0, c1)."""
         k = np.arange(1, steps + 1, dtype=np.float64)
         square = cost[1] / (2 * self.drift)
         line = (cost[0] + square * self.spread) / self.drift
-        constant = np.outer((last + k) ** 2 - last**2, square) + np.outer(k, line)
-        return constant, -k * self.time / self.drift
+        return ((last + k) ** 2 - last**2) * square + k * line, -k * self.time / self.drift
 
 
-class _Process:
+class OneWorker:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
     def __init__(self, batch_ns: Sequence[int], rate: float, states: int) -> None:
@@ -171,25 +167,14 @@ class _Process:
         cost[0] = np.r_[0.0, self.times**2 / 2]
         return cost * self.unit
 
-    def busy_cost(self) -> Floats:
-        cost = np.zeros((2, self.largest + 1))
-        cost[0, 1:] = self.times
-        return cost
-
-    def batch_cost(self) -> Floats:
-        cost = np.zeros((2, self.largest + 1))
-        cost[0, 1:] = 1
-        return cost
-
     # one policy
 
-    def evaluate(self, table: NDArray[np.int64], cost: Floats) -> tuple[Floats, Floats]:
-        """Average cost per unit of time and relative value of each state, for each measure of `cost[:, measure, a]`."""
+    def evaluate(self, table: NDArray[np.int64], cost: Floats) -> tuple[float, Floats]:
+        """Average cost per unit of time, and relative value of each state."""
         n = np.arange(self.states + 1)
-        measures = cost.shape[1]
-        constant, factor = self.tail.extend(self.states, self.beyond, cost[:, :, self.tail_size])
+        constant, factor = self.tail.extend(self.states, self.beyond, cost[:, self.tail_size])
         time = np.r_[1 / self.rate, self.times][table]
-        right = cost[0].T[table] + n[:, None] * cost[1].T[table]
+        right = cost[0, table] + n * cost[1, table]
         leads_to = self.leads_to[table, self.states - (n - table)]
         inside, outside = leads_to[:, : self.states + 1], leads_to[:, self.states + 1 :]
         right += outside @ constant
@@ -198,12 +183,8 @@ class _Process:
         matrix[:, -1] -= outside.sum(axis=1)
         matrix[:, 0] = time  # h(0) = 0, so its column is free for g
         solution = np.linalg.solve(matrix, right)
-        average = solution[0].copy()
-        value = np.empty((self.states + 1 + self.beyond, measures))
-        value[: self.states + 1] = solution
-        value[0] = 0
-        value[self.states + 1 :] = solution[-1] + constant + np.outer(factor, average)
-        return average, value
+        average, last = float(solution[0]), solution[-1]
+        return average, np.r_[0.0, solution[1:], last + constant + factor * average]
 
     def improve(self, value: Floats, average: float, cost: Floats) -> Floats:
         """The cost of each action in each state, by the relative values; without meaning where too few rows wait."""
@@ -215,16 +196,12 @@ class _Process:
         return gains
 
     def optimum(self, table: NDArray[np.int64]) -> Optimum:
-        """The policy with its averages."""
-        costs = np.stack([self.latency_cost(), self.busy_cost(), self.batch_cost()], axis=1)
-        (latency, busy, batches), _ = self.evaluate(table, costs)
+        """The policy with its mean latency."""
         return Optimum(
             table=tuple(table.tolist()),
             sizes=self.sizes,
             rate=self.rate * 1e9 / self.unit,
-            mean_ns=float(latency),
-            mean_batch=float(self.rate / batches),
-            utilisation=float(busy),
+            mean_ns=self.evaluate(table, self.latency_cost())[0],
             tail=self.tail_size,
         )
 

@@ -14,6 +14,7 @@ from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import parse
 from app.scheduler.optimal.solver import solve, values
 from experiments.common.plain_queue import mean_ns
+from planner.one_worker_optimum import use_of
 from planner.profile_times import linear
 
 MS = 1_000_000
@@ -33,7 +34,7 @@ def test_twice_the_states_give_the_same(curve: str, load: float) -> None:
     once = solve(CURVES[curve], rate)
     twice = solve(CURVES[curve], rate, states=512)
     assert twice.mean_ns == pytest.approx(once.mean_ns, rel=1e-9)
-    assert twice.mean_batch == pytest.approx(once.mean_batch, rel=1e-9)
+    assert use_of(CURVES[curve], twice) == pytest.approx(use_of(CURVES[curve], once), rel=1e-9)
     assert twice.table[:64] == once.table[:64]
 
 
@@ -42,8 +43,7 @@ def test_single_rows_are_m_d_1(rho: float) -> None:
     """Pollaczek and Khinchine: the mean wait is rho T / (2 (1 - rho))."""
     best = solve((4 * MS,), rho / 0.004, states=64)
     assert best.mean_ns == pytest.approx(4 * MS * (1 + rho / (2 * (1 - rho))), rel=1e-9)
-    assert best.utilisation == pytest.approx(rho)
-    assert best.mean_batch == pytest.approx(1)
+    assert use_of((4 * MS,), best) == pytest.approx((1, rho))
 
 
 @full
