@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
@@ -42,7 +44,22 @@ def solved(profile: Profile, rate: float) -> tuple[Solution, TimeLeft]:
     largest = len(together)
     sizes = tuple(range(1, largest + 1)) if largest <= _EACH else kept_sizes(largest, 2)
     beside = TimeLeft(sizes, tuple(together[size - 1] for size in sizes), _PHASES)
-    return two_workers.solve(Process(together, apart, rate, beside)), beside
+    process = Process(together, apart, rate, beside)
+    return two_workers.solve(process, process.allowed(idling=True)), beside
+
+
+def evaluated(process: Process, table: Sequence[Sequence[int]], tolerance: float = 1e-3) -> Solution:
+    """The mean latency of the policy that runs `table[column][waiting]` rows, of as many as the process has states.
+
+    Raises ValueError for a table that does not keep up with the rate or runs more rows than wait.
+    """
+    chosen = np.array(table, dtype=np.int64)
+    if (chosen < 0).any() or (chosen > np.arange(process.states + 1)).any() or not chosen[0, -1]:
+        raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
+    found = two_workers.solve(process, chosen == np.arange(process.largest + 1)[:, None, None], tolerance=tolerance)
+    if not found.settled:
+        raise ValueError(f"rate: expected one that the policy keeps up with, got {process.rate * 1e9 / process.unit:g}")
+    return found
 
 
 def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, float | None, list[str]]:
@@ -67,7 +84,7 @@ def compared(profile: Profile, rate: float) -> tuple[Solution, float | None, flo
 
     def mean(table: Sequence[Sequence[int]]) -> float | None:
         with suppress(ValueError):  # it does not keep up with the rate
-            return two_workers.evaluate(process, table).mean_ns
+            return evaluated(process, table).mean_ns
         return None
 
     return best, mean(ours), mean(every), ["free", *(f"{phase}/{_PHASES} left of {size}" for size, phase, _ in places)]

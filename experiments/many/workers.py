@@ -45,7 +45,8 @@ def optimum(profile: Profile, rate: float) -> tuple[two_workers.Solution, Contro
     together, apart, sizes = curves(profile)
     kept = kept_sizes(len(together), 2)
     beside = TimeLeft(kept, tuple(together[size - 1] for size in kept), _PHASES)
-    best = two_workers.solve(Process(together, apart, rate, beside))
+    process = Process(together, apart, rate, beside)
+    best = two_workers.solve(process, process.allowed(idling=True))
     free, *others = best.table
     tables = ControlTables(
         (0.0,), (free,), free[-1], sizes, peak(profile), 2, padded(profile.batch_ns)[1],

@@ -157,7 +157,8 @@ class Process:
         return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action [rows, column, waiting] is allowed. With a full batch a free worker does not wait for rows.
+        """Which action [rows, column, waiting] is allowed. With a full batch a free worker does not wait for rows;
+        with `idling` False a worker waits only while another runs.
 
         In the last state, which is not part of any table, there is no choice: values beyond it are too inaccurate, and
         the choice would alternate for ever. There a worker waits for another only if fewer workers at once serve more.

@@ -152,8 +152,8 @@ def _of_several(
     errors = tuple(profile.errors[size - 1] for size in rows) if profile.errors else ()
     processes = (Process(times, fewer, load * peak * 1e9, beside, workers=workers) for load in loads)
     solved = [
-        two_workers.solve(process, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS, errors=errors)
-        for process in processes
+        two_workers.solve(one, one.allowed(idling=False), tolerance=_TOLERANCE, rounds=_ROUNDS, errors=errors)
+        for one in processes
     ]
 
     def rows_of(table: Sequence[int]) -> tuple[int, ...]:

@@ -28,45 +28,34 @@ Floats = NDArray[Any]  # of either precision
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A stationary policy and its mean latency. `table[column][waiting]`: rows to run, 0 for wait."""
+    """A stationary policy and its mean latency. `table[column][waiting]`: rows to run, 0 for wait. `settled`: whether
+    the bounds of the mean have met.
+    """
 
     table: tuple[tuple[int, ...], ...]
     rate: float  # rows per second
     mean_ns: float
+    settled: bool
 
 
 def solve(
     process: Process,
+    allowed: NDArray[np.bool_],
     *,
-    idling: bool = True,
     tolerance: float = 1e-3,
     rounds: int = _ROUNDS,
     errors: Sequence[float] = (),
 ) -> Solution:
-    """The policy with the least mean latency.
+    """The policy with the least mean latency, of the actions [rows, column, waiting] that are `allowed`.
 
-    With `idling` False a worker waits only while another runs. `tolerance`: how far apart the bounds of the mean
-    latency may be in the end, as a share of it; after `rounds` the iteration ends in any case. `errors`: by rows,
-    standard errors of batch times while all run, as shares of them; each batch then counts as late by its own.
+    `tolerance`: how far apart the bounds of the mean latency may be in the end, as a share of it; after `rounds` the
+    iteration ends in any case. `errors`: by rows, standard errors of batch times while all run, as shares of them; each
+    batch then counts as late by its own.
     """
-    against = np.where(process.allowed(idling), 0.0, np.inf)
+    against = np.where(allowed, 0.0, np.inf)
     if any(errors):
         against += process.doubt(np.asarray(errors))
-    return _Iteration(process, tolerance).run(against=against, rounds=rounds)[0]
-
-
-def evaluate(process: Process, table: Sequence[Sequence[int]], tolerance: float = 1e-3) -> Solution:
-    """The mean latency of the policy that runs `table[column][waiting]` rows, of as many as the process has states.
-
-    Raises ValueError for a table that does not keep up with the rate or runs more rows than wait.
-    """
-    chosen = np.array(table, dtype=np.int64)
-    if (chosen < 0).any() or (chosen > np.arange(process.states + 1)).any() or not chosen[0, -1]:
-        raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
-    found, settled = _Iteration(process, tolerance).run(chosen)
-    if not settled:
-        raise ValueError(f"rate: expected one that the policy keeps up with, got {process.rate * 1e9 / process.unit:g}")
-    return found
+    return _Iteration(process, tolerance).run(against, rounds)
 
 
 class _Iteration:
@@ -92,22 +81,18 @@ class _Iteration:
         self.after = np.zeros((3, actions, columns, states), kind)  # [measure, rows, column, waiting]
         self.spent = np.empty_like(self.cost)
 
-    def run(
-        self, actions: Ints | None = None, against: Floats | None = None, rounds: int = _ROUNDS
-    ) -> tuple[Solution, bool]:
-        """Iterate with these actions [column, waiting]; without any with the best, where `against` [rows, column,
-        waiting] is added to what each costs. Also returns whether it settled.
+    def run(self, against: Floats, rounds: int) -> Solution:
+        """Iterate with the best actions, where `against` [rows, column, waiting] is added to what each costs.
 
         If units always take the same time, their distances never change, and the average settles late.
         """
         process, value, average = self.process, self.value, self.process.average
-        added = None if against is None else self.cost + against.astype(self.cost.dtype)
+        added = self.cost + against.astype(self.cost.dtype)
         for number in range(rounds):
             np.matmul(value.reshape(-1, value.shape[2]), self.chances, out=self.then.reshape(3 * value.shape[1], -1))
             waits = self._waits(value)
-            if added is not None and number % _IMPROVED == 0:
+            if number % _IMPROVED == 0:
                 actions = self._best(added, waits, average)
-            assert actions is not None
             change = (self._taken(actions, waits) - value) * self.cost.dtype.type(_STRIDE)
             cost, time, _ = change
             value = value + change
@@ -119,10 +104,9 @@ class _Iteration:
                 average += float(grows.mean()) / step
             if settled:
                 break
-        assert actions is not None
         table = tuple(map(tuple, actions[:, :-1].tolist()))
         mean_ns = average / process.rate * process.unit
-        return Solution(table, process.rate * 1e9 / process.unit, mean_ns), settled
+        return Solution(table, process.rate * 1e9 / process.unit, mean_ns, settled)
 
     def _best(self, added: Floats, waits: Floats, average: float) -> Ints:
         """The action [column, waiting] with the least of cost less average times time."""

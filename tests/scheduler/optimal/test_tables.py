@@ -124,9 +124,8 @@ class TestWorkers:
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
         assert tables.peak == pytest.approx(max(workers * Profile(times).peak, -(-workers // 2) * Profile(half).peak))
         rate = 0.5 * tables.peak
-        best = two_workers.solve(
-            Process(times, half, rate, beside, workers=workers), idling=False, tolerance=0.02, rounds=60
-        )
+        process = Process(times, half, rate, beside, workers=workers)
+        best = two_workers.solve(process, process.allowed(idling=False), tolerance=0.02, rounds=60)
         assert (tables.tables[0], *tables.others[0]) == best.table
 
     @pytest.mark.parametrize("slow", [2.0, 3.0])
