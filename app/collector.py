@@ -1,11 +1,11 @@
 """Collects garbage, cycles of objects that models and libraries leave behind, where that disturbs least.
 
-Nothing else runs during a collection, so what stays is frozen, that is, left out of it.
+Nothing else runs during a collection, so what stays is frozen, that is, left out of it: all that is there when a model
+has been built, loaded or unloaded.
 
     what is walked   when
-    nothing          a model has been built, or loaded: what is there now is frozen
     what is newest   a model is being built: often, and so never much of it
-    the others       before a load; after an unload; when the process has grown by `growth` bytes
+    the others       before and after a load; after an unload; when the process has grown by `growth` bytes
     everything       an unloaded model is still there; models have changed, and the server is idle
 """
 
@@ -48,7 +48,6 @@ class Collector:
         self._started_s = 0.0  # when the collection that runs was started
         self._base = 0  # resident bytes after the last collection
         self._returning: asyncio.Future[None] | None = None  # freed memory to the system, on a helper thread
-        self._loaded = False  # a model has been loaded since the last `models_changed`
         self._stale = False  # there may be garbage among what is frozen
         self._busy = False  # some batches have ended since the last tick
         self._unloaded: list[weakref.ref[Any]] = []
@@ -91,10 +90,6 @@ class Collector:
             if not self._builds:
                 process.collect_new_objects(often=False)
 
-    def loaded(self) -> None:
-        """A model has been loaded, and serves."""
-        self._loaded = True
-
     def unloaded(self, parts: Sequence[object]) -> None:
         """A model consisting of these parts has been stopped. Its last users may still refer to it."""
         for part in parts:
@@ -104,14 +99,12 @@ class Collector:
     def models_changed(self) -> None:
         """A load or unload is over, and nobody refers to what was unloaded any more."""
         unloaded, self._unloaded = self._unloaded, []
-        loaded, self._loaded = self._loaded, False
         if not self._begun:
             return
-        if not loaded or _any_left(unloaded):
-            gc.collect()
+        gc.collect()
         if _any_left(unloaded):
             self._collect_everything()
-        elif loaded:
+        else:
             gc.freeze()
         self._stale = True
         self._return_freed()

@@ -160,7 +160,7 @@ class _Server:
         # flags and variables override every model.toml
         overrides = {name: value for name in _OVERRIDES if (value := getattr(self._settings, name)) is not None}
         return Registry(
-            partial(_start, engine, self._collector),
+            engine.start,
             partial(_stop, engine, self._collector),
             self._repository,
             self._models,
@@ -213,12 +213,6 @@ def _limits(settings: Settings, inflight: int) -> Limits:
 def _load(collector: Collector, *given: Any, **options: Any) -> Model:
     with collector.building(), compiling_aside():
         return load_model(*given, **options)
-
-
-async def _start(engine: Engine, collector: Collector, model: Model) -> Served:
-    served = await engine.start(model)
-    collector.loaded()
-    return served
 
 
 async def _stop(engine: Engine, collector: Collector, served: Served) -> None:

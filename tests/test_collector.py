@@ -13,7 +13,7 @@ from app import process
 from app.collector import Collector
 
 MIB = 1 << 20
-NOW, ALL = ["collect", "return"], ["unfreeze", "collect", "freeze", "return"]
+NOW, CHANGED, ALL = ["collect", "return"], ["collect", "freeze", "return"], ["unfreeze", "collect", "freeze", "return"]
 
 
 class Weights:
@@ -67,7 +67,7 @@ async def test_it_does_nothing_before_it_begins(monkeypatch: pytest.MonkeyPatch)
     one = world.collector
     world.resident *= 2
     build = partial(built, one)
-    assert await world.after(build, one.loaded, one.models_changed, one.look, one.tick, one.tick, one.close) == []
+    assert await world.after(build, one.models_changed, one.look, one.tick, one.tick, one.close) == []
 
 
 async def test_growth_by_a_part_of_the_limit_is_looked_into(world: World) -> None:
@@ -93,7 +93,7 @@ async def test_less_growth_where_the_server_is_idle(world: World) -> None:
 
 async def test_what_a_load_left_is_walked_once_the_server_is_idle(world: World) -> None:
     one = world.collector
-    assert await world.after(one.loaded, one.models_changed, one.look) == ["freeze", "return"]
+    assert await world.after(one.models_changed, one.look) == CHANGED
     assert await world.after(one.tick) == []
     assert await world.after(one.tick) == ALL
     assert await world.after(one.tick) == []
@@ -113,14 +113,14 @@ async def test_an_unloaded_model_that_is_still_there_is_looked_for_everywhere(wo
     gone, cyclic, frozen = Weights(), Weights(), Weights()
     one.unloaded([gone, 7])
     del gone
-    assert await world.after(one.models_changed) == NOW
+    assert await world.after(one.models_changed) == CHANGED
     world.garbage.append(cyclic)
     one.unloaded([cyclic])
     del cyclic
-    assert await world.after(one.models_changed) == NOW
+    assert await world.after(one.models_changed) == CHANGED
     one.unloaded([frozen])
     assert await world.after(one.models_changed) == ["collect", *ALL]
-    assert await world.after(one.models_changed) == NOW  # somebody has it: it is looked for once
+    assert await world.after(one.models_changed) == CHANGED  # somebody has it: it is looked for once
 
 
 def test_collections_are_timed() -> None:
