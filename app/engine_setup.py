@@ -13,10 +13,8 @@ from app.engine.engine import Engine
 from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache, default_folder
 from app.engine.profiling.service import Profiling
-from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
 from app.engine.streams.device import StreamDevice
-from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
 from app.models.placement import AS_LOADED, Placement
@@ -29,16 +27,6 @@ from app.settings import MIB, Settings
 log = logging.getLogger("starling")
 
 ANY_SIZE = 1 << 16  # default capacity of a worker: then only each model's largest batch limits its batches
-
-
-def open_record(settings: Settings) -> RecordFile | None:
-    """The file of `--record`, opened before anything starts, so that a wrong path is noticed. Raises ConfigError."""
-    if settings.record is None:
-        return None
-    try:
-        return RecordFile(settings.record)
-    except OSError as exc:
-        raise ConfigError(f"record: {settings.record}: {exc.strerror or exc}") from None
 
 
 def device_of(settings: Settings, gpu: int | None) -> Device:

@@ -20,8 +20,9 @@ from app.collector import Collector
 from app.contract import Batching, Model, Served
 from app.engine.device import Device
 from app.engine.engine import Engine
+from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
-from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
+from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of
 from app.errors import as_config_error
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
@@ -104,7 +105,8 @@ class _Server:
         # Raises before anything starts if the folder cannot be read or has no model.
         self._models = self._repository.scan(required=not settings.loads_later)
         self._memory = memory_of(settings, len(self._models), on_gpu=self._gpu is not None)
-        self._record = open_record(settings)
+        with as_config_error("record"):
+            self._record = None if settings.record is None else RecordFile(settings.record)
         self.resources = Resources(
             _limits(settings, self._memory.bodies),
             auth=auth,
