@@ -10,10 +10,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.profiling.tables import Due
 from app.scheduler.estimates import evidence
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
-from app.scheduler.optimal.due import Due
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, Step, Unit, WorkerSpec
 from experiments.common.simulated import Instants, Recorder

@@ -12,6 +12,7 @@ from app.contract import SampleRow
 from app.engine.executor import Executor
 from app.engine.pool import Slots
 from app.engine.profiling.cache import ProfileKey
+from app.engine.profiling.tables import Due
 from app.models.checks.samples import most_length
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import Curve
@@ -19,7 +20,6 @@ from app.scheduler.estimates.lengths import by_tokens
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.estimates.profile_format import to_dict
-from app.scheduler.optimal.due import Due
 from app.scheduler.types import DeviceSpec
 
 # Live batches move these to what batches take.

@@ -16,13 +16,12 @@ from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.idle import IdleMeasurement
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, guess
-from app.engine.profiling.tables import Solver
+from app.engine.profiling.tables import Due, Solver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.checks.trial import Unfit, check_independence, network_warning
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.optimal.due import Due
 from app.scheduler.policies import policy_class
 from app.scheduler.scheduler import Scheduler
 

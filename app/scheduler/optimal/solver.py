@@ -31,10 +31,6 @@ class Optimum:
     mean_ns: float  # latency
     tail: int  # rows to run if more wait than the table has entries for
 
-    def serve(self, waiting: int) -> int:
-        """Rows to run if so many wait, 0 for wait."""
-        return self.table[waiting] if waiting < len(self.table) else self.tail
-
 
 def solve(
     batch_ns: Sequence[int],

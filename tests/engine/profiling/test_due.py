@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.engine.profiling.tables import Due
 from app.scheduler.estimates.curve import Curve
 from app.scheduler.estimates.profile import Profile
-from app.scheduler.optimal.due import Due
 
 S = 1_000_000_000
 KNOWN = (0.05, 0.3)
