@@ -24,9 +24,10 @@ import numpy as np
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
+from app.scheduler.policies import OBJECTIVES, POLICIES, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, WorkerSpec
+from planner.option_values import default_workers
 from planner.profile_times import peak_at
 
 from .arrivals import Instants

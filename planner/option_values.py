@@ -8,7 +8,7 @@ from json import JSONDecodeError
 
 from app.scheduler.estimates.profile import MS, Profile
 from app.scheduler.estimates.profile_format import LARGEST_MS, parse
-from app.scheduler.policies import default_workers
+from app.scheduler.policies import policy_class
 from planner.profile_times import linear
 
 _BATCH = 32  # largest batch of a made-up device, rows
@@ -101,3 +101,8 @@ def counts(name: str, text: str) -> list[int]:
     if not all(number.is_integer() for number in found):
         raise ValueError(f"{name}: expected whole numbers, got {text!r}")
     return [int(number) for number in found]
+
+
+def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
+    """The capacities of the workers if none are given. Raises ValueError for an unknown policy."""
+    return policy_class(policy).workers(max_batch) or (max_batch,)

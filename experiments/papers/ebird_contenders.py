@@ -8,9 +8,9 @@ from typing import cast
 
 import numpy as np
 
-from app.scheduler.policies import default_workers
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.papers.modelled_gpu import MAX_BATCH, NETWORKS, Network, SharedSms
+from planner.option_values import default_workers
 from planner.simulated_device import SimulatedDevice
 
 HIGH = 0.9  # the high rate of Figure 8: a share of the largest

@@ -23,13 +23,13 @@ import numpy as np
 from app.scheduler.estimates.profile import Profile
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, steady, stepped
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
 from planner import option_values
+from planner.option_values import default_workers
 from planner.profile_times import linear, occupied_ns
 from planner.serve_all import bound_ns
 

@@ -10,10 +10,9 @@ from app.scheduler.policies.base import Cut, Hold, Policy
 from app.scheduler.policies.deadline import Deadline
 from app.scheduler.policies.dva import DvaInput, DvaLoad, DvaOperator
 from app.scheduler.policies.ebird import Ebird
-from app.scheduler.policies.fixed import NoWait, Static, Window
+from app.scheduler.policies.fixed import NoWait, Preferred, Static, Window
 from app.scheduler.policies.late import Late
 from app.scheduler.policies.offer import Neighbours, Offer
-from app.scheduler.policies.preferred import Preferred
 
 __all__ = ["OBJECTIVES", "POLICIES", "Cut", "Hold", "Neighbours", "Offer", "Policy"]
 
@@ -35,8 +34,3 @@ def policy_class(name: str) -> type[Policy]:
 def policy_for(policy: str, objective: str) -> str:
     """The name of the policy that serves a program: `deadline` in place of `adaptive` if that is the objective."""
     return Deadline.name if (policy, objective) == (Adaptive.name, Deadline.name) else policy
-
-
-def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
-    """The capacities of the workers if none are given. Raises ValueError for an unknown policy."""
-    return policy_class(policy).workers(max_batch) or (max_batch,)
