@@ -1,9 +1,10 @@
-"""Policies of one fixed rule: start what waits, or wait for a full batch."""
+"""Policies of one fixed rule: start what waits, or wait for a full batch, or for one of the preferred size."""
 
 from __future__ import annotations
 
 from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, hold_or_cut
 from app.scheduler.policies.offer import Offer
+from app.scheduler.rows.estimates import Estimates
 from app.scheduler.types import Formed
 
 
@@ -52,3 +53,20 @@ class Static(Window):
             return decision
         size = min(offer.full, offer.capacities()[0])
         return Cut(min(decision.rows, size), size, decision.reason)
+
+
+class Preferred(Window):
+    """BatchMonitor and BatchDispatcher (Khan et al., Algorithm 1): gather exactly the preferred size, dispatch, repeat.
+
+    One bound is added to the paper: once a row has waited `max_delay_ms`, or would miss its deadline, all waiting rows
+    start. What it costs and gains: docs/theory/policies.md.
+    """
+
+    name = "preferred"
+    gathered = Formed.TABLE
+
+    def target(self, estimates: Estimates) -> int:
+        return estimates.preferred
+
+    def wanted(self, offer: Offer) -> int:
+        return min(offer.ready.count if offer.stage else offer.state.estimates.preferred, offer.full)
