@@ -85,9 +85,11 @@ def regression(batch_ns: Sequence[int]) -> Line:
     return Line(alpha, beta, sqrt(square))
 
 
-def preferred_size(rate: float, time: Callable[[int], int], max_batch: int) -> int:
-    """Smallest b with b / time(b) > `rate` (rows per second), else `max_batch`; 1 if times are 0, that is, unknown."""
-    for size in range(1, max_batch + 1):
+def preferred_size(rate: float, time: Callable[[int], float], max_batch: int, first: int = 1) -> int:
+    """Smallest b from `first` on with b / time(b) > `rate` (rows per second), else `max_batch`; `first` if times are 0,
+    that is, unknown.
+    """
+    for size in range(first, max_batch + 1):
         predicted = time(size)
         if predicted <= 0 or size * 1e9 / predicted > rate:
             return size
@@ -103,7 +105,4 @@ def algorithm_1(rate: float, line: Line, max_batch: int, handover_ns: int = 0) -
     """
     if not line.known:
         return 1
-    for size in range(2, max_batch + 1):
-        if rate < size * 1e9 / (line.predict(size) + handover_ns):
-            return size
-    return max_batch
+    return preferred_size(rate, lambda size: line.predict(size) + handover_ns, max_batch, 2)
