@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 #: (first, second) -> by what fraction of its time a unit of the first program is slowed by one of the second beside it.
 PairSlowdowns = Mapping[tuple[int, int], float]
@@ -23,14 +23,14 @@ PairSlowdowns = Mapping[tuple[int, int], float]
 class PairTime:
     """The times of a unit of `rows` beside units of `beside_rows`, see the module's text."""
 
-    rows: int
-    beside_rows: int
+    rows: Annotated[int, Field(ge=1)]
+    beside_rows: Annotated[int, Field(ge=1)]
     alone_ms: float
     beside_ms: float
-    slower: float
+    slower: Annotated[float, Field(ge=-1)]
 
 
-_SIZES = TypeAdapter(tuple[PairTime, ...], config=ConfigDict(extra="forbid"))
+_SIZES = TypeAdapter(Annotated[tuple[PairTime, ...], Field(min_length=1)], config=ConfigDict(extra="forbid"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,6 @@ class Pair:
     architecture: str
     sizes: tuple[PairTime, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
-
-    def __post_init__(self) -> None:
-        """Raises ValueError, or TypeError for values that are no numbers: it may come from a file."""
-        if min(min(one.rows, one.beside_rows) for one in self.sizes) < 1 or min(one.slower for one in self.sizes) < -1:
-            raise ValueError("sizes: expected rows from 1 on, and slowdowns of at least -1")
 
     @property
     def max_batch(self) -> int:
