@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from app.contract import Answer, GeneratedText, Served
-from app.errors import BadRequest, bad_field
+from app.errors import bad_field
 from app.http.codecs.base import DecodedCall, event
 from app.http.codecs.text_codec import TextGeneration, unexpected
-from app.http.codecs.v2_decode import take_parameters
+from app.http.codecs.v2_decode import parameters_of, take_parameters
 from app.values.tensors import shown
 
 _TEXT = "text_input"
@@ -44,12 +44,10 @@ class Generate(TextGeneration):
         return self._sent
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
-        own = self.body.get("parameters")
-        if own is not None and not isinstance(own, dict):
-            raise BadRequest("parameters: expected an object")
+        own = parameters_of(self.body, self.body.get("parameters"), "parameters", frozenset())
         beside = {name: value for name, value in self.body.items() if name not in (*_FIELDS, self._sent)}
         given = {name: _single(value) for name, value in beside.items()}
-        for name, value in (own or {}).items():
+        for name, value in own.items():
             if given.setdefault(name, _single(value)) != _single(value):
                 raise bad_field(f"parameters.{name}", f"expected the value of {name}, got {shown(value)}")
         streams = given.pop("stream", None)  # sent by the examples of Triton's backends

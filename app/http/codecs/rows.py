@@ -23,7 +23,7 @@ from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.columns import Column, stacked
 from app.http.codecs.files import file_columns, is_plain_json, json_parts
 from app.http.codecs.uploads import Upload, open_uploads
-from app.http.codecs.v2_decode import load_json, too_much_json
+from app.http.codecs.v2_decode import load_json, parameters_of, too_much_json
 from app.values.tensors import shown, to_json, written
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
@@ -40,10 +40,7 @@ class V1(Codec):
         value = load_json(body)
         parts = json_parts(served, _instances(value), "instances", many=True)
         call = stacked(served.info, parts, "instances")
-        parameters = value.get("parameters")
-        if not isinstance(parameters, dict | None):
-            raise BadRequest("parameters: expected an object")
-        call.parameters = parameters or None
+        call.parameters = parameters_of(value, value.get("parameters"), "parameters", frozenset()) or None
         return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
@@ -80,16 +77,21 @@ class Friendly(Codec):
         _check_fields(served, uploads)
         field = uploads[0].field if len(uploads) == 1 else "body"
         parts: list[dict[str, Column]] = []
-        json_bytes = 0
+        parameters, json_bytes = None, 0
         for upload in uploads:
             if upload.kind == "json" or is_plain_json(served, upload):
                 json_bytes += len(upload.data)
                 if json_bytes > limits.json:
                     raise too_much_json(field, limits.json, json_bytes, served.info)
-                parts += json_parts(served, load_json(upload.data, upload.field), upload.field)
+                value = load_json(upload.data, upload.field)
+                if len(uploads) == 1 and isinstance(value, dict) and isinstance(value.get("parameters"), dict):
+                    parameters = parameters_of(value, value.pop("parameters"), "parameters", frozenset()) or None
+                parts += json_parts(served, value, upload.field)
             else:
                 parts.append(file_columns(served, upload))
-        return stacked(served.info, parts, field)
+        call = stacked(served.info, parts, field)
+        call.parameters = parameters
+        return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served, call, answer), call)

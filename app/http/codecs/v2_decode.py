@@ -134,7 +134,7 @@ def _place(kind: str, index: int, tensor: object) -> str:
     return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
 
-def _parameters(request: dict[str, Any], value: Any, where: str, unsupported: frozenset[str]) -> dict[str, Any]:
+def parameters_of(request: Mapping[str, Any], value: Any, where: str, unsupported: frozenset[str]) -> dict[str, Any]:
     """The parameters of a request, an input or an output that are not null. Raises BadRequest."""
     if value is None:
         return {}
@@ -146,7 +146,7 @@ def _parameters(request: dict[str, Any], value: Any, where: str, unsupported: fr
     return {name: one for name, one in value.items() if one is not None}
 
 
-def _check_supported(request: dict[str, Any]) -> None:
+def _check_supported(request: Mapping[str, Any]) -> None:
     """Raise BadRequest if the request sets unsupported parameters. The message names all of them.
 
     Only called if one was found. A value that asks for nothing, such as `"sequence_id": 0`, is allowed.
@@ -180,7 +180,7 @@ def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
-    parameters = _parameters(request, request.get("parameters"), "parameters", _UNSUPPORTED)
+    parameters = parameters_of(request, request.get("parameters"), "parameters", _UNSUPPORTED)
     if not parameters:
         return
     call.priority = _integer(parameters.get("priority", 0), MAX_PRIORITY, "parameters.priority")
@@ -265,7 +265,7 @@ def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int) -> Ten
 
 
 def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) -> int | None:
-    parameters = _parameters(request, tensor.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
+    parameters = parameters_of(request, tensor.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
     if "binary_data_size" not in parameters:
         return None
     if tensor.get("data") is not None:
@@ -290,7 +290,7 @@ def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tup
         where = f"outputs[{position}] ({name})"
         if index_of[name] in asked:
             raise BadRequest(f"{where}.name: asked for twice")
-        parameters = _parameters(request, output.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
+        parameters = parameters_of(request, output.get("parameters"), f"{where}.parameters", _UNSUPPORTED_TENSOR)
         given = {"binary_data": binary, **parameters}
         asked[index_of[name]] = flag(given, "binary_data", f"{where}.parameters.binary_data")
     return [(index, as_binary or specs[index].datatype == "BF16") for index, as_binary in asked.items()]
