@@ -37,13 +37,20 @@ def is_plain_json(served: Served, upload: Upload) -> bool:
 
 
 def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
-    """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files.
+    """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files. Each may be the
+    value of its first input by name, as in KServe's `{"image": {"b64": ...}}`.
 
-    None if the value is anything else, or if the model has a BYTES input: `{"b64": ...}` is then a value of it.
+    None if the value is anything else, or if the model has a BYTES input: `{"b64": ...}` is then a value of it. Raises
+    BadRequest for a string, which is perhaps a file in base64.
     """
+    if served.model.decode is None or any(spec.datatype == "BYTES" for spec in served.info.client_inputs):
+        return None
+    name = served.info.client_inputs[0].name
     values = value if isinstance(value, list) else [value]
-    takes_bytes = any(spec.datatype == "BYTES" for spec in served.info.client_inputs)
-    if served.model.decode is None or takes_bytes or not values or not all(map(is_base64, values)):
+    values = [one[name] if isinstance(one, dict) and one.keys() == {name} else one for one in values]
+    if any(isinstance(one, str) for one in values):
+        raise BadRequest(f'{field}: expected numbers, or {{"b64": "..."}} for a file in base64, got a string')
+    if not values or not all(map(is_base64, values)):
         return None
     named = [f"{field}[{index}]" for index in range(len(values))] if isinstance(value, list) else [field]
     return [sniffed(from_base64(each, at), "", at) for each, at in zip(values, named, strict=True)]

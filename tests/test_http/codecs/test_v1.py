@@ -112,11 +112,14 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
         return {"x": np.full(4, len(body), np.float32)}
 
     model = served("m", VECTOR.info.inputs, Y, decode=lengths)
-    call = decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "YQ=="}]})
-    assert (call.rows, call.single) == (2, False)
-    assert call.arrays[0].tolist() == [[2] * 4, [1] * 4]
+    for second in ({"b64": "YQ=="}, {"x": {"b64": "YQ=="}}):  # by the input's name, as KServe's examples have it
+        call = decode_v1(model, {"instances": [{"b64": "YWI="}, second]})
+        assert (call.rows, call.single) == (2, False)
+        assert call.arrays[0].tolist() == [[2] * 4, [1] * 4]
     with pytest.raises(BadRequest, match=r"instances\[1\]: b64: expected a base64 string"):
         decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]})
+    with pytest.raises(BadRequest, match=r'instances: expected numbers, or {"b64": "..."} for a file in base64'):
+        decode_v1(model, {"instances": ["YWI="]})
 
 
 ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
