@@ -12,6 +12,7 @@ from functools import reduce
 from itertools import chain
 from math import prod
 from operator import and_
+from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
@@ -72,8 +73,13 @@ def message_of(error: BaseException) -> str:
 
 
 def with_place(text: str, error: BaseException) -> str:
-    """The text, with the line of the model's own files that raised the error."""
+    """The text, with the line of the model's own files that raised the error, and what to do if that line looked for a
+    file elsewhere than beside its own.
+    """
     place = place_of(error)
+    missing = error.filename if isinstance(error, FileNotFoundError) else None
+    if isinstance(missing, str) and place and (Path(place).parent / missing).exists():
+        place += "; paths begin where the server was started: of one beside model.py, Path(__file__).parent / NAME"
     return f"{text} at {place}" if place else text
 
 

@@ -97,7 +97,7 @@ def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         if (namespace := current()) is not None:
             what = what.replace(f"{namespace.name}.", "")  # names as its code has them
         advice = advice_on(error)
-        hint = f"; {advice}" if advice else source_hint(error, config.source, folder)
+        hint = f"; {advice}" if advice else source_hint(error, config.source)
         raise ConfigError(f"{where}: {what}{hint}") from error
 
 
@@ -137,7 +137,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     samples = () if config.warmup is None else read_samples(folder / config.warmup.file, info)
     built = _open(config, folder, info)
     if isinstance(built, type) or not (callable(built) or isinstance(built, Recurrent)):
-        got = f"the class {built.__name__}" if isinstance(built, type) else type(built).__name__
+        got = f"the class {built.__name__}" if isinstance(built, type) else f"{type(built).__name__}, without __call__"
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
     # the object that has the weights and hooks
     owner = built.cell if isinstance(built, Recurrent) else built

@@ -199,7 +199,7 @@ def to_json(values: Array, name: str) -> Any:
         try:
             return _texts(values.tolist())
         except UnicodeDecodeError:
-            raise BadRequest(f"output {name!r} holds bytes that are not UTF-8: ask for it as binary, with V2") from None
+            raise BadRequest(f"output {name!r} is no UTF-8: ask V2 for it as binary, or encode it in present") from None
     return np.ascontiguousarray(values)
 
 

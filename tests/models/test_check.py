@@ -114,6 +114,12 @@ def test_a_model_that_misses_what_it_calls_would_serve_until_that_is_back(tmp_pa
     assert ("calls are answered once that is back" in "".join(result.warnings)) is untried
 
 
+def test_a_file_that_a_call_looks_for_elsewhere_than_beside_model_py(tmp_path):
+    write_model(tmp_path / "opens", code='def build():\n    return lambda x: open("model.toml")')
+    (result,) = check(str(tmp_path))
+    assert "in <lambda>; paths begin where the server was started: of one beside model.py, Path(" in result.error
+
+
 @pytest.mark.parametrize(("first", "toml", "ok"), [(CODE, TOML, False), (CODE, ALLOWED, True), (PICKY, TOML, True)])
 def test_a_newer_version_that_no_made_up_row_fits_replaces_none_that_works(tmp_path, first, toml, ok):
     write_model(tmp_path / "m" / "1", code=first)

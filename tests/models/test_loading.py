@@ -210,8 +210,11 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         ("model.py:OBJECT.more", "expected a callable 'OBJECT.more' in model.py, which has none of that name"),
         ("model.py:cancels", "CancelledError: "),
         ("model.py:parses", "sys.argv holds the server's arguments"),
-        ("model.py:opens", "for a file beside model.py write Path(__file__).parent / NAME"),
-        ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
+        ("model.py:opens", "of one beside model.py, Path(__file__).parent / NAME"),
+        (
+            "model.py:gives_none",
+            "expected an nn.Module or another callable, got NoneType, without __call__",
+        ),
         ("model.py:gives_class", "expected an nn.Module or another callable, got the class Path"),
     ],
 )

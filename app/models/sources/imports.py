@@ -105,13 +105,8 @@ def _instead(module: Any) -> str:
 # why an import failed
 
 
-def source_hint(error: BaseException, source: str, folder: Path) -> str:
+def source_hint(error: BaseException, source: str) -> str:
     """A hint for the message of an error that a model's source raised; "" for most errors."""
-    missing = error.filename if isinstance(error, FileNotFoundError) else None
-    if isinstance(missing, str) and (folder / missing).exists():
-        return (
-            "; paths begin where the server was started: for a file beside model.py write Path(__file__).parent / NAME"
-        )
     if isinstance(error, TypeError) and not place_of(error):  # of the call itself
         return "; it is called with `kwargs` of model.toml alone, and returns the model that is then called with inputs"
     if not isinstance(error, ImportError) or not error.name:

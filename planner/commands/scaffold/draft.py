@@ -128,8 +128,7 @@ def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        hint = source_hint(error, source, Path.cwd())
-        raise ConfigError(f"{source}: {one_line(error)}{hint}") from error
+        raise ConfigError(f"{source}: {one_line(error)}{source_hint(error, source)}") from error
 
 
 def source_in(folder: Path) -> str:
