@@ -122,7 +122,7 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
         if not isinstance(value, (torch.Tensor, np.ndarray)):
             is_text = spec.datatype == "BYTES"
             wanted = f"an array of text ({_OF_TEXT})" if is_text else "a tensor or a numpy array"
-            by_row = f"; {PADDED}" if isinstance(value, (Mapping, list, tuple)) and not is_text else ""
+            by_row = "" if is_text else f"; {PADDED}"
             raise ConfigError(f"output {spec.name!r}: expected {wanted}, got {type(value).__name__}{by_row}")
     return values
 

@@ -17,8 +17,8 @@ _THREADS = (
     "used, and leave signals to the server"
 )
 _GRADIENTS = (
-    "models, but not threads of their own, are called under torch.inference_mode: where forward needs gradients, enter "
-    "`with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there (docs/model-code.md)"
+    "models are called under torch.inference_mode, which threads of their own enter themselves: where forward "
+    "needs gradients, `with torch.inference_mode(False), torch.enable_grad():` and cloned inputs (docs/model-code.md)"
 )
 _UNSIGNED = (
     "torch has few operators for unsigned integers of more than 8 bits: cast them first in forward (x.long()), or "

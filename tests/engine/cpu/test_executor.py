@@ -66,8 +66,9 @@ def test_outputs_are_memory_of_their_own(call, by: int):
         (lambda x: x[:, :1], "output 'y'"),
         (lambda x: x[:-1], r"output 'y': expected shape \[2, 2\], got \[1, 2\]"),
         (lambda x: [x.tolist()], "expected a tensor or a numpy array, got list"),
+        (lambda x: [x.sum().item()], "expected a tensor or a numpy array, got float; the first axis of each output is"),
     ],
-    ids=["dtype", "width", "rows", "list"],  # tests/models/test_specs.py has the others
+    ids=["dtype", "width", "rows", "list", "number"],  # tests/models/test_specs.py has the others
 )
 def test_what_a_model_may_not_return(call, message: str):
     with pytest.raises(ConfigError, match=message):
