@@ -88,6 +88,9 @@ def opened(tmp_path, code):
 def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
     load(write(tmp_path, code.format(change)))
     assert f"source 'model.py:build' set {said}" in caplog.text
+    assert "put back; where its calls need it, set it there, and for that long; a level of the log, for its own " in (
+        caplog.text
+    )
     assert not OTHER.disabled
     assert UVICORNS.propagate
     assert UVICORNS.isEnabledFor(logging.WARNING)

@@ -69,7 +69,7 @@ def _as_before(source: str) -> Iterator[None]:
         if changed := state.put_back(always=True):
             _log.warning(
                 "source %r set %s, which every model of the server would have: put back; where its calls need it, set "
-                "it there, and for that long", source, named(changed),
+                "it there, and for that long; a level of the log, for its own loggers", source, named(changed),
             )  # fmt: skip
 
 
