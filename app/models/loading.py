@@ -7,6 +7,7 @@ Every error becomes a ConfigError: the code is the user's, and one broken model 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,8 @@ from app.models.sources.torch_files import free_graphs, load_weights
 from app.models.sources.tracing import trace_one_at_a_time
 from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
+
+_log = logging.getLogger("starling.models")
 
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
@@ -161,23 +164,34 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         info = call.info
     else:
         refuse_own_axes(path, info)
-    decode = _hook(owner, "decode")
+    decode = _hook(owner, "decode", "content_type", "body")
     known = _signature(decode)
     return Model(
         info=info,
         call=call,
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
-        present=_hook(owner, "present"),
+        present=_hook(owner, "present", "outputs"),
         read_parameters=(lambda given: None) if takes_parameters else None,  # the model itself looks at them
         checks=Checks(samples),
     )
 
 
-def _hook(owner: Any, name: str) -> Callable[..., Any] | None:
-    """A function or method of this name. A network's submodule or flag of the name is no hook."""
+def _hook(owner: Any, name: str, *given: str) -> Callable[..., Any] | None:
+    """A function or method of this name that takes what it would be given. A network's submodule or flag of the name
+    is no hook, nor is a method of its own, as the `decode(z)` of an autoencoder. Raises ConfigError for an async one.
+    """
     found = getattr(owner, name, None)
-    return found if callable(found) and not isinstance(found, nn.Module) else None
+    if not callable(found) or isinstance(found, nn.Module):
+        return None
+    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
+        raise ConfigError(f"{type(owner).__name__}.{name}: define it without async and yield")
+    known = _signature(found)
+    try:
+        return found if known is None or known.bind_partial(*given) else None
+    except TypeError:
+        _log.warning("%s.%s is no hook, which would take %s", type(owner).__name__, name, " and ".join(given))
+        return None
 
 
 # the signature of what takes the inputs

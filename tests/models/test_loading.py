@@ -87,6 +87,31 @@ class build(nn.Module):
     assert (model.decode, model.present) == (None, None)
 
 
+@pytest.mark.parametrize("base", ["nn.Module", ""])
+def test_a_method_that_takes_something_else_is_no_hook_and_the_log_says_so(tmp_path, caplog, base):
+    code = f"""
+from torch import nn
+class build({base}):
+    def __call__(self, x):
+        return x
+    def decode(self, z):
+        return z
+    def present(self):
+        return None
+"""
+    model = load_code(tmp_path, code)
+    assert (model.decode, model.present) == (None, None)
+    assert "build.decode is no hook, which would take content_type and body" in caplog.text
+    assert "build.present is no hook, which would take outputs" in caplog.text
+
+
+def test_a_hook_is_neither_async_nor_a_generator(tmp_path):
+    code = "class build:\n    def __call__(self, x): return x\n    {}def present(self, outputs): {} 1"
+    for way in ("async ", "return"), ("", "yield"):
+        folder = write_model(tmp_path / way[1], TOML, code.format(*way))
+        assert "build.present: define it without async and yield" in refused(folder)
+
+
 BY_NAME = "too many positional arguments; each is passed as an argument of its own, by their order"
 
 
