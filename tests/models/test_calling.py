@@ -139,9 +139,10 @@ def test_what_belongs_to_the_process_has_advice():
     assert "an earlier load has" in advice_on(caught.value)
 
 
-def test_a_tensor_that_is_read_as_a_dict_has_advice():
-    with pytest.raises(TypeError) as caught:
-        torch.ones(2)["x"]  # as forward(self, batch) does
+@pytest.mark.parametrize("read", [lambda x: x["x"], lambda x: x.pop("x"), lambda x: x.numpy().get("x")])
+def test_a_tensor_that_is_read_as_a_dict_has_advice(read):
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        read(torch.ones(2))  # as forward(self, batch) does, or a handler's __call__(self, data)
     assert "none is a dict" in advice_on(caught.value)
 
 

@@ -28,6 +28,7 @@ _TRAINING = (
     "part of the model is in training mode, or has track_running_stats=False: call .eval() on the network; the server "
     "does it where the source returns an nn.Module, and for that one's submodules, not for what another object holds"
 )
+_DICT = "each input is a tensor, an argument of its own: none is a dict"
 _BYTES = "a BYTES input holds bytes: value.decode() makes a str of each"
 _TYPES = (
     "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
@@ -64,7 +65,8 @@ _KNOWN: tuple[tuple[type[BaseException], str, str], ...] = (
     (ValueError, r"Expected more than 1 value per channel when training", _TRAINING),
     (RuntimeError, "NestedTensorImpl doesn't support sizes", f"an output is a nested tensor: {PADDED}"),
     (RuntimeError, r"^'len' is not supported in symbolic tracing", "write x.shape[0] in place of len(x)"),
-    (TypeError, r"^new\(\): invalid data type 'str'", "each input is a tensor, an argument of its own: none is a dict"),
+    (TypeError, r"^new\(\): invalid data type 'str'", _DICT),
+    (AttributeError, r"^'(Tensor|numpy\.ndarray)' object has no attribute '(get|pop|keys|items)'", _DICT),
     (TypeError, r"^(?=.*\bbytes\b)(?=.*\bstr)(?!.*bytearray|.*must be a string)", _BYTES),
     (AttributeError, r"^'bytes' object has no attribute", _BYTES),
 )
