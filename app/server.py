@@ -20,13 +20,14 @@ import struct
 import sys
 from collections.abc import Generator
 from functools import partial
+from operator import itemgetter
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from app import process
-from app.errors import ConfigError
+from app.errors import as_config_error
 from app.http.asgi import HttpApp
 from app.http.connection.connection import HttpProtocol
 from app.http.connection.idle_connections import IdleConnections
@@ -175,15 +176,17 @@ def has_waiting(listener: socket.socket | None) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind the address before models load, so that a port in use is known at once. Raises ConfigError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except (OSError, TypeError) as exc:  # TypeError: what idna cannot encode
-        sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {getattr(exc, 'strerror', None) or exc}") from None
+    """Bind the address before models load, so that a port in use is known at once. Raises ConfigError.
+
+    The host may be a name, of which IPv4 addresses go first, or an address in brackets, as URLs have it.
+    """
+    with as_config_error(f"cannot listen on {host}:{port}"), contextlib.ExitStack() as stack:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, *_, address = min(found, key=itemgetter(0))
+        sock = stack.enter_context(socket.socket(family))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        stack.pop_all()
     return sock
 
 

@@ -19,6 +19,7 @@ from app.lifecycle import Lifecycle
 from app.server import Server, bind, has_waiting, ignore_new_connections, listeners
 
 CERTIFICATES = Path(__file__).parent / "certificates"
+_IPV6 = "".join(path.read_text() for path in [Path("/proc/net/if_inet6")] if path.is_file())
 
 
 async def app(scope: object, receive: object, send: object) -> None:
@@ -188,8 +189,19 @@ def test_bind() -> None:
             bind("127.0.0.1", port)
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:80"):
         bind("203.0.113.1", 80)
-    with pytest.raises(ConfigError, match="cannot listen on a\ufffd:80: encoding of hostname failed"):
-        bind("a\udcff", 80)
+    for host in ("", "a\udcff"):  # the empty one would be every interface
+        with pytest.raises(ConfigError, match=r"cannot listen on a?\ufffd?:80: "):
+            bind(host, 80)
+
+
+@pytest.mark.skipif(" lo\n" not in _IPV6, reason="addresses of IPv6")
+@pytest.mark.parametrize("host", ["::1", "[::1]", "six.example"])
+def test_bind_ipv6(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = socket.getaddrinfo("::1", 0, type=socket.SOCK_STREAM)
+    if host == "six.example":  # a name with no other address
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **kinds: addresses)
+    with bind(host, 0) as sock:
+        assert sock.getsockname()[0] == "::1"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")

@@ -87,7 +87,7 @@ def _serving(ready: int, names: Sequence[str]) -> str:
 
 
 def _url(settings: Settings, port: int) -> str:
-    host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host
+    host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host.strip("[]")
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

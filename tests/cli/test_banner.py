@@ -52,7 +52,7 @@ def test_the_request_to_try_is_short_and_names_no_key(
 
 
 def test_what_was_set_is_told_at_once_and_keys_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    starting(Settings(host="::1", api_key="sesame", admin_key="open", max_queue=7, tls_cert=Path("a.pem")), 9000)
+    starting(Settings(host="[::1]", api_key="sesame", admin_key="open", max_queue=7, tls_cert=Path("a.pem")), 9000)
     text = capsys.readouterr().err
     for told in ("listening on https://[::1]:9000 when ready", "max_queue = 7", "api_key = (set)", "admin_key = (set)"):
         assert told in text
