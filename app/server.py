@@ -190,11 +190,15 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def listeners(sock: socket.socket) -> list[socket.socket]:
-    """The socket and duplicates of it: the event loop accepts one connection per listener and turn.
+def listeners(sock: socket.socket, backlog: int) -> list[socket.socket]:
+    """The socket, which listens from now on, and duplicates of it: the event loop accepts one connection per listener
+    and turn. Raises ConfigError: another server may have bound the port, too, and listen by now.
 
     With one listener, hundreds of clients that open a connection per request would delay a probe by as many turns.
     """
+    host, port, *_ = sock.getsockname()
+    with as_config_error(f"cannot listen on {host}:{port}"):
+        sock.listen(backlog)  # uvloop, which does it too, hides the error: a server would be ready, and never reached
     return [sock, *(sock.dup() for _ in range(_ACCEPTED - 1))]
 
 
@@ -239,7 +243,7 @@ def serve(
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s, crash_output)
     # A crash in native code leaves the stacks, which name the model of the batch that ran.
     faulthandler.enable(crash_output)
-    sockets = listeners(sock)
+    sockets = listeners(sock, settings.max_connections)
     process.let_children_end(lambda: [one.fileno() for one in [*sockets, *server.open_connections()]])
     try:
         server.run(sockets=sockets)

@@ -187,6 +187,11 @@ def test_bind() -> None:
         sock.listen()
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             bind("127.0.0.1", port)
+    with bind("127.0.0.1", 0) as sock, bind("127.0.0.1", sock.getsockname()[1]) as late:  # both, as none listens yet
+        for one in listeners(sock, 1)[1:]:
+            one.close()
+        with pytest.raises(ConfigError, match=r"cannot listen on 127.0.0.1:\d+: Address already in use"):
+            listeners(late, 1)
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:80"):
         bind("203.0.113.1", 80)
     for host in ("", "a\udcff"):  # the empty one would be every interface
@@ -219,7 +224,7 @@ def test_a_turn_of_the_loop_accepts_many() -> None:
     async def accept_all(sock: socket.socket) -> None:
         nonlocal turn
         loop = asyncio.get_running_loop()
-        servers = [await loop.create_server(Accepted, sock=one) for one in listeners(sock)]
+        servers = [await loop.create_server(Accepted, sock=one) for one in listeners(sock, len(clients))]
         while len(made) < len(clients):
             turn += 1
             await asyncio.sleep(0)
