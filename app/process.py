@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
 import gc
 import multiprocessing
 import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +114,30 @@ def never_blocking(fd: int) -> int:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         return fd
+
+
+def end_at_standstill(within_ns: int, output: int) -> Callable[[], None]:
+    """Write the stacks of all threads to `output` and end the process, with status 14, unless what this returns is
+    called at least so often.
+
+    Only functions of libc do it, as other code may hold the interpreter lock for ever. A timer's signal calls alarm,
+    with the signal's number, 26, as seconds; the alarm's signal calls _exit. A process that was stopped, by a Ctrl-Z, a
+    debugger or `docker pause`, finds the timer's signal when it goes on, and has those seconds to call.
+    """
+    if sys.platform != "linux":
+        return lambda: None
+    libc, timer = ctypes.CDLL("librt.so.1"), ctypes.c_void_p()
+    libc.signal(signal.SIGVTALRM, libc.alarm)
+    libc.signal(signal.SIGALRM, libc._exit)
+    faulthandler.register(signal.SIGALRM, output, chain=True)
+    event = struct.pack("Pi52x", 0, signal.SIGVTALRM)  # struct sigevent, natively aligned
+    libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer))
+
+    def called() -> None:
+        signal.alarm(0)
+        libc.timer_settime(timer, 0, struct.pack("4l", 0, 0, *divmod(within_ns, 10**9)), None)
+
+    return called
 
 
 def thread_stacks(*names: str) -> str:

@@ -43,7 +43,7 @@ _ACCEPT_S = 0.1  # time for the event loop to accept the connections in the kern
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
 #: If the event loop has not ticked for so long, some code holds the interpreter lock for ever, and the process ends:
 #: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
-_STANDSTILL_S = 60
+_STANDSTILL_NS = 60 * 10**9
 _LAST_ANSWERS_S = 2  # after the drain limit, for the last answers to be written; ending busy workers takes as long
 #: For a client's part of a TLS handshake. Until then nothing counts the connection, and asyncio's 60 s are so long that
 #: clients which send nothing take all files that may be open, and probes are not accepted.
@@ -52,14 +52,9 @@ _FORCE_AFTER_S = 5  # after the drain limit: by then uvicorn, which logs a trace
 
 
 class Server(uvicorn.Server):
-    """Stops in two steps. SIGINT, which a person sends, skips the grace period.
+    """Stops in two steps. SIGINT, which a person sends, skips the grace period."""
 
-    `crash_output`: descriptor for the stacks of all threads if the event loop stands still.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, lifecycle: Lifecycle, grace_s: float, limit_s: float, crash_output: int = 2
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, grace_s: float, limit_s: float) -> None:
         super().__init__(config)
         self._lifecycle = lifecycle
         self._grace_s = grace_s
@@ -67,7 +62,6 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop  # from `capture_signals` on
         self._listener: socket.socket | None = None
         self._reported_stuck = False
-        self._crash_output = crash_output
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
@@ -124,7 +118,6 @@ class Server(uvicorn.Server):
 
     def _check_progress(self) -> None:
         """Runs at each tick of the rate monitor. Logs a hung batch; while draining, gives up on it."""
-        faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True, file=self._crash_output)
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._reported_stuck:
             stacks = process.thread_stacks("worker", "launch")
@@ -240,15 +233,13 @@ def serve(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections
         )
     crash_output = process.never_blocking(2)  # else a process whose stderr nobody reads would not end
-    server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s, crash_output)
+    lifecycle.tick_callbacks.append(process.end_at_standstill(_STANDSTILL_NS, crash_output))
+    server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
     # A crash in native code leaves the stacks, which name the model of the batch that ran.
     faulthandler.enable(crash_output)
     sockets = listeners(sock, settings.max_connections)
     process.let_children_end(lambda: [one.fileno() for one in [*sockets, *server.open_connections()]])
-    try:
-        server.run(sockets=sockets)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    server.run(sockets=sockets)
     if lifecycle.failed is not None:
         log.error("stopped because %s", lifecycle.failed)
         return 1

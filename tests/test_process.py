@@ -107,12 +107,27 @@ threading.Thread(target=threading.Event().wait).start()
 multiprocessing.get_context("fork").Process(target=threading.Event().wait).start()
 process.end_within(0.1, 3)
 """
+STANDS = """
+import signal
+from app import process
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGVTALRM])
+process.end_at_standstill(1_000_000, 2)()
+signal.sigwait([signal.SIGVTALRM])  # nobody has called for a millisecond: all that a process knows that was stopped
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGVTALRM])
+called = process.end_at_standstill(60 * 10**9, 2)
+for _ in range(2):
+    signal.raise_signal(signal.SIGVTALRM)
+    assert 20 < signal.getitimer(signal.ITIMER_REAL)[0] <= 26
+    called()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+signal.raise_signal(signal.SIGALRM)
+"""
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(FORKS, 0), (EARLY, 0), (STAYS, 3)],
-    ids=["forked children", "one that is told at once", "a thread that stays"],
+    [(FORKS, 0), (EARLY, 0), (STAYS, 3), (STANDS, 14)],
+    ids=["forked children", "one that is told at once", "a thread that stays", "a loop that stands still"],
 )
 def test_what_models_start_ends(code: str, status: int) -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == status
