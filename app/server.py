@@ -44,6 +44,9 @@ _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/soc
 #: If the event loop has not ticked for so long, some code holds the interpreter lock for ever, and the process ends:
 #: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
 _STANDSTILL_NS = 60 * 10**9
+#: Signals within so long are one: `timeout`, systemd and terminals send theirs to a whole group of processes, of which
+#: some, as make, uv and shell scripts with a trap, send it on.
+_SAME_S = 0.5
 _LAST_ANSWERS_S = 2  # after the drain limit, for the last answers to be written; ending busy workers takes as long
 #: For a client's part of a TLS handshake. Until then nothing counts the connection, and asyncio's 60 s are so long that
 #: clients which send nothing take all files that may be open, and probes are not accepted.
@@ -62,6 +65,7 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop  # from `capture_signals` on
         self._listener: socket.socket | None = None
         self._reported_stuck = False
+        self._told_s = 0.0  # when it was told to stop
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
@@ -93,9 +97,11 @@ class Server(uvicorn.Server):
 
     def _stop(self, sig: int) -> None:
         if self._lifecycle.closing:
-            log.warning("second signal: the requests that are left are answered 503")
-            self._give_up("the server was told to stop at once")
+            if self._loop.time() > self._told_s + _SAME_S:
+                log.warning("second signal: the requests that are left are answered 503")
+                self._give_up("the server was told to stop at once")
             return
+        self._told_s = self._loop.time()
         grace = 0.0 if sig == signal.SIGINT else self._grace_s
         log.info("%s: draining, %g s of grace, then at most %g s", signal.Signals(sig).name, grace, self._limit_s)
         self._lifecycle.closing = True

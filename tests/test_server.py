@@ -29,10 +29,14 @@ class Clock:
     """The part of a loop that a server stops by: timers are kept, and called when the test says."""
 
     def __init__(self) -> None:
+        self.now_s = 1000.0
         self.timers: list[tuple[float, object, tuple[object, ...]]] = []
 
     def is_closed(self) -> bool:
         return False
+
+    def time(self) -> float:
+        return self.now_s
 
     def call_soon_threadsafe(self, callback: object, *args: object) -> None:
         callback(*args)  # type: ignore[operator]
@@ -82,6 +86,9 @@ def test_a_first_signal_turns_readiness_red_and_waits(stopping: Stopping) -> Non
 
 def test_a_second_signal_gives_up(stopping: Stopping) -> None:
     stopping.tell(signal.SIGTERM)
+    stopping.tell(signal.SIGTERM)  # the same one: `timeout` sends it to the process, and to its group
+    assert not stopping.server.should_exit
+    stopping.clock.now_s += 0.6
     stopping.tell(signal.SIGTERM)
     assert stopping.server.should_exit
     assert stopping.aborted == ["the server was told to stop at once"]

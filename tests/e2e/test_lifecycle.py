@@ -34,7 +34,7 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
     answers = in_flight(server, threads, 20)
     server.tell()
     server.line("draining")
-    server.tell()
+    eventually(lambda: server.tell() or any("second signal" in line for line in server.lines))  # half a second later
     found = answers()
     assert {(answer.status, answer.closes) for answer in found} == {(503, True)}
     assert all("retry-after" in answer.headers and "told to stop" in answer.error for answer in found)
