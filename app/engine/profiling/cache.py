@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
@@ -99,7 +100,7 @@ class ProfileCache:
 
     def _write(self, path: Path, data: Mapping[str, Any]) -> Path | None:
         """Write a file, and make its folder, so that other processes never see half of it. None if that fails."""
-        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished = path.with_suffix(f".{uuid.uuid4().hex}")  # not by its process: in each container that is 1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(json.dumps(data, indent=1), encoding="utf-8")

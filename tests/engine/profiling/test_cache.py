@@ -89,6 +89,21 @@ def test_no_file_is_no_fault_and_a_folder_that_cannot_be_written_is_logged_once(
     assert "--profile-dir" in caplog.text
 
 
+@KINDS
+def test_processes_of_one_number_store_at_once(kind: Kind, cache: ProfileCache, monkeypatch: pytest.MonkeyPatch):
+    """In containers that share the folder each server is process 1."""
+    replaced = Path.replace
+
+    def meanwhile(unfinished: Path, path: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replaced)
+        assert kind.store(ProfileCache(cache.folder))
+        return replaced(unfinished, path)
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    assert kind.store(cache)
+    assert len(list(cache.folder.iterdir())) == 1
+
+
 def test_a_larger_profile_is_cut_a_smaller_one_not_used_and_a_new_one_replaces_it(cache: ProfileCache):
     cache.store(KEY, PROFILE)
     cut = cache.load(KEY, 2)
