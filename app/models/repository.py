@@ -46,6 +46,7 @@ class Repository:
     def __init__(self, models: str | Path | None, extra: Iterable[str] = ()) -> None:
         self._root: Path | None = None
         self._named: dict[str, Path] = {}
+        self._ignored: set[Path] = set()  # and logged
         if isinstance(models, str) and models in SETS:
             self._named = dict(SETS[models])
         elif models is not None:
@@ -75,9 +76,6 @@ class Repository:
         ConfigError if the repository cannot be read, or if it holds no model although one is `required`.
         """
         found: dict[str, list[ModelSource]] = {}
-        for entry in self._entries():
-            if not NAME.fullmatch(entry.name):
-                _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
         for name, folder in self.folders().items():
             versions = _versions(name, folder)
             if versions:
@@ -99,17 +97,18 @@ class Repository:
         return _versions(name, folder) if folder is not None else []
 
     def folders(self) -> Mapping[str, Path]:
-        """The folders that may hold a model, by name. Raises ConfigError as `scan` does.
+        """The folders that may hold a model, and what cannot be read, by name. One that no model can have is logged
+        once. Raises ConfigError as `scan` does.
 
         No hidden ones: a trash, snapshots, what a ConfigMap's links lead to.
         """
-        entries = (entry for entry in self._entries() if NAME.fullmatch(entry.name) and entry.name[0] != ".")
-        return {**{entry.name: entry for entry in entries}, **self._named}
-
-    def _entries(self) -> list[Path]:
-        """Folders, and what cannot be read."""
         entries = [] if self._root is None else entries_of(self._root)
-        return [entry for entry in entries if leads_to(entry, FOLDER, unread=True)]
+        found = {entry for entry in entries if entry.name[0] != "." and leads_to(entry, FOLDER, unread=True)}
+        ignored = {entry for entry in found if not NAME.fullmatch(entry.name)}
+        for entry in sorted(ignored - self._ignored):
+            _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
+        self._ignored |= ignored
+        return {**{entry.name: entry for entry in sorted(found - ignored)}, **self._named}
 
 
 def _parse_extra(text: str) -> tuple[str, Path]:

@@ -258,13 +258,15 @@ def edit(path, text):
         ("not a name/model.toml", None),
     ],
 )
-async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, name):
+async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, name, caplog):
     await watch.look()
     edit(tmp_path / path, CODE)
     await watch.look()
     assert loads == [], "it may be half written"
     await looks(watch)
     assert loads == ([] if name is None else [name])
+    told = [line for line in caplog.messages if "ignored" in line]
+    assert [tmp_path / "not a name" == Path(line.partition(":")[0]) for line in told] == [True] * ("not" in path)
 
 
 @pytest.mark.parametrize("removed", ["a", "a/model.toml"])
