@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -66,7 +68,9 @@ def restored_logging() -> Iterator[None]:
     names = [None, "starling", "uvicorn", "starling.access", "python_multipart", "opentelemetry.trace"]
     before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
     handlers = list(logging.getLogger().handlers)
+    hooks = threading.excepthook, sys.unraisablehook
     yield
+    threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(False)
     for logger, level in before:
         logger.setLevel(level)

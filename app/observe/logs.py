@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Any
 
 from app.errors import presentable, text_of
 from app.user_code import links_of, own_links
+
+_log = logging.getLogger("starling.logs")
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
 _LONGEST_MESSAGE = 2000  # characters of a message as text
@@ -88,9 +91,17 @@ def _one_word(value: object) -> str:
     return text if text.isprintable() and " " not in text else repr(text)
 
 
+def _log_uncaught(given: Any) -> None:
+    """Log an exception that ended a thread or was raised by a finalizer; Python would print its traceback."""
+    kind, error, trace, *_, place = given
+    if kind is not SystemExit:
+        _log.error("%s in %r, where nobody catches it", kind.__name__, place, exc_info=(kind, error, trace))
+
+
 def configure(level: str, style: str, access: bool) -> None:
     """Set up logging for the process. `style` is "text" or "json"; `access`: one line per HTTP request."""
     logging.captureWarnings(True)
+    threading.excepthook = sys.unraisablehook = _log_uncaught
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level="WARNING", handlers=[handler], force=True)

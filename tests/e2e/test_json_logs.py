@@ -54,6 +54,9 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
         ("starling.server", "info", "SIGINT"),
         ("starling.http", "info", "model scaled"),
     }
+    uncaught = [entry for entry in entries if "where nobody catches it" in entry["message"]]
+    assert ["talker" in entry["message"] for entry in uncaught] == [True, False]
+    assert all("in raises" in entry["traceback"] and entry["level"] == "error" for entry in uncaught)
     (traceback,) = [entry["traceback"] for entry in entries if entry["message"].startswith("model marked version 1, ")]
     assert "marked/model.py" in traceback
     (ready,) = [entry for entry in entries if "serving" in entry]
