@@ -32,10 +32,8 @@ ANY_SIZE = 1 << 16  # default capacity of a worker: then only each model's large
 def device_of(settings: Settings, gpu: int | None) -> Device:
     """The device: GPU number `gpu`, or the CPU if that is None."""
     policy = policy_class(settings.policy or Batching().policy)
-    capacities = settings.workers or (ANY_SIZE,)
     own_workers = policy.workers(settings.max_batch or Batching().max_batch)
-    if not settings.workers and own_workers:
-        capacities = own_workers
+    capacities = settings.workers or own_workers or (ANY_SIZE,)
     placement = Placement(precision=settings.precision, compile=settings.compile)
     options = DeviceOptions(
         placement=placement,

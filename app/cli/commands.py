@@ -207,11 +207,11 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return "|".join(POLICIES)
     if name in ("workers", "cors_origins"):
         return "INT,INT,..." if name == "workers" else "ORIGIN"
-    for kind in (field.annotation, *get_args(field.annotation)):
+    kinds = (field.annotation, *get_args(field.annotation))
+    for kind in kinds:
         if get_origin(kind) is Literal:
             return "|".join(get_args(kind))
     names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[str, ...]: "NAME=SOURCE"}
-    kinds = (field.annotation, *get_args(field.annotation))
     return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
 
 
