@@ -155,8 +155,8 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """For a scrape and the live page."""
         busy_s = [ns / 1e9 for ns in self.driver.busy_ns]
-        gauges = [served.gauges() for served in self._models.values()]
-        return Snapshot(gauges, busy_s, self._lag_s, self.driver.faults)
+        models = sorted(self._models.values(), key=lambda served: served.drained is not None)
+        return Snapshot([served.gauges() for served in models], busy_s, self._lag_s, self.driver.faults)
 
     def watch(self, on_unit_end: OnUnitEnd | None) -> None:
         """Call `on_unit_end(unit, outcome, began, ended)` for each unit that ends from now on; None: stop.

@@ -52,15 +52,17 @@ Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample] | float]]
 
 def render(snapshot: Snapshot, server: Iterable[str] = ()) -> tuple[bytes, str]:
     """Prometheus text and its content type. `server`: the families of the server, see `of_server`."""
+    # While a version is replaced there are two. A series may stand once, as that of the one that serves.
+    models = list({(one.stats.model, one.stats.version): one for one in reversed(snapshot.models)}.values())
     busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
     families = (
         *server,
         _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s),
         _family("counter", "consistency_faults", _FAULTS, snapshot.faults),
-        *_histograms(snapshot.models),
-        *_of_models(_OURS, snapshot.models),
+        *_histograms(models),
+        *_of_models(_OURS, models),
         _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy),
-        *_of_models(_TRITON, snapshot.models, "nv_inference_"),
+        *_of_models(_TRITON, models, "nv_inference_"),
     )
     return "".join(families).encode() + generate_latest(_PROCESS), CONTENT_TYPE_LATEST
 

@@ -79,7 +79,7 @@ class Gauges:
 
 @dataclass(slots=True)
 class Snapshot:
-    """All served models, and each worker's busy seconds.
+    """All served models, those that drain last, and each worker's busy seconds.
 
     `lag_s`: how late the event loop ran its last tick. `faults`: ticks at which something was left of calls that had
     gone.

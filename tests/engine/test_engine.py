@@ -298,8 +298,11 @@ async def test_replace_without_a_gap():
         before = [rig.ask(float(i)) for i in range(10, 16)]
         await rig.loop.turn(2)
         new = await rig.engine.start(make_model(lambda x: -x, version="2"))
+        assert [gauges.stats.version for gauges in rig.engine.snapshot().models] == ["1", "2"]
         stopping = rig.loop.create_task(rig.engine.stop(rig.served))
         rig.models.append(new)
+        await rig.loop.turn(2)
+        assert [gauges.stats.version for gauges in rig.engine.snapshot().models] == ["2", "1"]
         after = [rig.loop.create_task(ask(new, rows_of(float(i)))) for i in range(20, 26)]
         for i, answer in enumerate(await asyncio.gather(*before), 10):
             assert_answer(answer, float(i))

@@ -93,6 +93,14 @@ def test_our_names_and_tritons() -> None:
     shown(expected, used())
 
 
+def test_no_series_is_there_twice_while_a_version_is_replaced() -> None:
+    new, other = ModelStats("echo", "1"), ModelStats("echo", "2")
+    text, _ = render(Snapshot([gauges_of(new), gauges_of(other), gauges_of(used())], []))
+    series = [line.rpartition(" ")[0] for line in text.decode().splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert 'starling_rows_answered_total{model="echo",version="1"} 0.0' in text.decode()
+
+
 @pytest.mark.parametrize("stages", [0, 2])
 def test_no_series_appears_with_the_first_call(stages: int) -> None:
     """`increase` does not see the step with which a series appears, nor does a ratio whose divisor is not there."""
