@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app.errors import ConfigError, not_installed
+from app.errors import ConfigError, as_config_error, not_installed
 
 if TYPE_CHECKING:
     from .spans import Tracer
@@ -43,7 +43,8 @@ def tracer_of(
         if endpoint is not None:
             raise ConfigError(f"otlp_endpoint: {_INSTALL}") from None
     else:
-        return tracer_to(url, version, share(environment), "https" if https else "http")
+        with as_config_error("OpenTelemetry's variables"):
+            return tracer_to(url, version, share(environment), "https" if https else "http")
     log.error("%s is set, but %s", named, _INSTALL)
     return None
 

@@ -93,6 +93,12 @@ def test_no_url(given: str) -> None:
         tracer_of(given, "0", {})
 
 
+def test_a_variable_that_the_sdk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096")  # more than the default queue has
+    with pytest.raises(ConfigError, match="OpenTelemetry's variables: max_export_batch_size must be"):
+        tracer_of("http://one:4318", "0", {})
+
+
 @pytest.mark.usefixtures("without_extra")
 def test_the_extra_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"^otlp_endpoint: .*: pip install opentelemetry-sdk "):
