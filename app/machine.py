@@ -41,9 +41,7 @@ def _limits(name: str, root: Path, own: Path) -> list[str]:
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
     group = root / path.strip("/")
     found = []
-    for folder in (group, *group.parents):
-        if folder == root.parent:
-            break
+    for folder in (one for one in (group, *group.parents) if one.is_relative_to(root)):
         with suppress(OSError):
             found.append((folder / name).read_text().strip())
     return [limit for limit in found if not limit.startswith("max")]

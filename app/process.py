@@ -101,10 +101,9 @@ def allow_open_files(connections: int) -> int | None:
     needed = connections + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return None
-    if hard != resource.RLIM_INFINITY:
-        needed = min(needed, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return None if needed >= connections + _OTHER_FILES else needed
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return None if allowed == needed else allowed
 
 
 def never_blocking(fd: int) -> int:

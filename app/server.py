@@ -47,6 +47,7 @@ _STANDSTILL_NS = 60 * 10**9
 #: Signals within so long are one: `timeout`, systemd and terminals send theirs to a whole group of processes, of which
 #: some, as make, uv and shell scripts with a trap, send it on.
 _SAME_S = 0.5
+_STOPPED = "the server has stopped before this call was answered"
 _LAST_ANSWERS_S = 2  # after the drain limit, for the last answers to be written; ending busy workers takes as long
 #: For a client's part of a TLS handshake. Until then nothing counts the connection, and asyncio's 60 s are so long that
 #: clients which send nothing take all files that may be open, and probes are not accepted.
@@ -87,8 +88,7 @@ class Server(uvicorn.Server):
 
     def open_connections(self) -> list[Any]:
         """Their sockets, as the event loop has them."""
-        found = [one.transport.get_extra_info("socket") for one in self.server_state.connections]
-        return [one for one in found if one is not None]
+        return list(filter(None, (one.transport.get_extra_info("socket") for one in self.server_state.connections)))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called in a signal handler, so it only schedules `_stop` on the event loop."""
@@ -106,9 +106,7 @@ class Server(uvicorn.Server):
         log.info("%s: draining, %g s of grace, then at most %g s", signal.Signals(sig).name, grace, self._limit_s)
         self._lifecycle.closing = True
         self._loop.call_later(grace, self._close)
-        self._loop.call_later(
-            grace + self._limit_s, self._give_up, "the server has stopped before this call was answered"
-        )
+        self._loop.call_later(grace + self._limit_s, self._give_up, _STOPPED)
 
     def _close(self) -> None:
         """Accept the established connections, but no new ones; then let uvicorn close the listener."""
@@ -130,7 +128,7 @@ class Server(uvicorn.Server):
             log.error("%s; where its threads are:\n%s", stuck, stacks, extra={"lines": True})
         self._reported_stuck = stuck is not None
         if stuck is not None and self._lifecycle.closing and not self.should_exit:
-            self._give_up(f"the server has stopped before this call was answered: {stuck}")
+            self._give_up(f"{_STOPPED}: {stuck}")
 
     def _give_up(self, why: str) -> None:
         self._lifecycle.abort(why)
@@ -233,14 +231,13 @@ def serve(
     if tls is not None:
         lifecycle.tick_callbacks.append(tls.reread)
         lifecycle.certificate_expires = lambda: tls.expires
-    config = _config(app, settings, tls)
     if (most := process.allow_open_files(settings.max_connections)) is not None:
         log.warning(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections
         )
     crash_output = process.never_blocking(2)  # else a process whose stderr nobody reads would not end
     lifecycle.tick_callbacks.append(process.end_at_standstill(_STANDSTILL_NS, crash_output))
-    server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
+    server = Server(_config(app, settings, tls), lifecycle, settings.drain_grace_s, settings.drain_limit_s)
     # A crash in native code leaves the stacks, which name the model of the batch that ran.
     faulthandler.enable(crash_output)
     sockets = listeners(sock, settings.max_connections)
@@ -248,5 +245,4 @@ def serve(
     server.run(sockets=sockets)
     if lifecycle.failed is not None:
         log.error("stopped because %s", lifecycle.failed)
-        return 1
-    return 0 if server.started else 1
+    return 0 if server.started and lifecycle.failed is None else 1

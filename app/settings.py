@@ -180,8 +180,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
-        cores = cpu_cores()
-        if self.threads is not None and self.threads > cores:
+        if self.threads is not None and self.threads > (cores := cpu_cores()):
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError("tls_cert: expected a certificate beside tls_key")

@@ -94,10 +94,8 @@ def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str])
     A secret that was never filled in would open the server to everybody.
     """
     for name in ("api_key", "api_key_file", "admin_key", "admin_key_file"):
-        if given[name] is None and f"STARLING_{name.upper()}" in environment:
-            raise ConfigError(
-                f"{name}: the variable STARLING_{name.upper()} is empty: set a key, or unset the variable"
-            )
+        if given[name] is None and (variable := f"STARLING_{name.upper()}") in environment:
+            raise ConfigError(f"{name}: the variable {variable} is empty: set a key, or unset the variable")
 
 
 def _serve(**given: Any) -> None:

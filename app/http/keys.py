@@ -60,11 +60,8 @@ class Keys:
 
         Safe against timing attacks: every key is compared, each in a time that does not depend on where it differs.
         """
-        found = None
-        for key in self._keys:
-            if hmac.compare_digest(given, key.value):
-                found = key
-        return found
+        found = [key for key in self._keys if hmac.compare_digest(given, key.value)]
+        return found[-1] if found else None
 
     def reread(self) -> None:
         """Read the file again if it has changed. If it is broken or empty, the previous keys stay."""

@@ -29,9 +29,7 @@ async def live(request: Request) -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     health = _health(request)
     reason = health.ready()
-    body: dict[str, object] = {"ready": reason is None}
-    if reason is not None:
-        body["reason"] = reason
+    body: dict[str, object] = {"ready": True} if reason is None else {"ready": False, "reason": reason}
     if "verbose" in request.query_params:
         body["models"] = [entry.as_dict() for entry in health.models()]
     return JSONResponse(body) if reason is None else JSONResponse(body, 503, {"Retry-After": "1"})
