@@ -17,6 +17,7 @@ from app.models.repository import Repository
 #: The files of a model's folder: modification time and size.
 _Files = dict[Path, tuple[int, int]]
 _LEFT_OUT = (".", "__pycache__")  # what their names begin with
+_PATIENCE_S = 10  # then other models are looked at, while the catalog goes on: a model's code may hang
 
 _log = logging.getLogger("starling.models")
 
@@ -24,7 +25,7 @@ _log = logging.getLogger("starling.models")
 class FolderWatch:
     """Loads a model when its files differ from those that were loaded and were the same in the last two looks, so that
     a half-copied folder is not loaded. A failed load is not repeated until a file changes. Unloads a model that was
-    missing in two looks.
+    missing in two looks. A load that takes long holds up no other model.
 
     Models that exist at construction count as loaded. The `catalog` logs errors.
     """
@@ -62,15 +63,15 @@ class FolderWatch:
         """Load or unload a model whose files were the same in two looks; None: it has none."""
         if files == self._loaded.get(name):
             return
-        with suppress(StarlingError):  # logged where it happened, and shown in the index
+        with suppress(StarlingError, TimeoutError):  # logged where it happened, and shown in the index
             if files is None:
                 _log.info("model %s: has been removed", name)
                 del self._loaded[name]
-                await self._catalog.unload(name)
+                await asyncio.wait_for(self._catalog.unload(name), _PATIENCE_S)
             else:
                 _log.info("model %s: %s", name, "its files have changed" if name in self._loaded else "is new")
                 self._loaded[name] = files
-                await self._catalog.load(name)
+                await asyncio.wait_for(self._catalog.load(name), _PATIENCE_S)
 
     def _files(self) -> dict[str, _Files] | None:
         """The files of each model; None if the repository cannot be read. Blocks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -208,7 +209,7 @@ def test_no_file_of_a_model_is_waited_for(tmp_path, toml):
 
 
 class Loads(list):
-    """The registry's `load`, which refuses the model `bad` and does not expect `odd`, and its `unload`."""
+    """The registry's `load`, which refuses `bad`, does not expect `odd` and never ends for `hangs`; and `unload`."""
 
     async def load(self, name):
         self.append(name)
@@ -216,6 +217,8 @@ class Loads(list):
             raise BadRequest("it cannot be loaded")
         if name == "odd":
             raise KeyError(name)
+        if name == "hangs":
+            await asyncio.Event().wait()
 
     async def unload(self, name):
         self.append(f"not {name}")
@@ -267,6 +270,15 @@ async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, nam
     assert loads == ([] if name is None else [name])
     told = [line for line in caplog.messages if "ignored" in line]
     assert [tmp_path / "not a name" == Path(line.partition(":")[0]) for line in told] == [True] * ("not" in path)
+
+
+async def test_a_model_that_hangs_in_its_load_holds_up_no_other(tmp_path, watch, loads, monkeypatch):
+    monkeypatch.setattr("app.models.folder_watch._PATIENCE_S", 0.01)
+    for name in ("hangs", "new"):
+        write_model(tmp_path / name)
+    async with asyncio.timeout(30):
+        await looks(watch)
+    assert loads == ["hangs", "new"]
 
 
 @pytest.mark.parametrize("removed", ["a", "a/model.toml"])
