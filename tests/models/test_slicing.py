@@ -56,13 +56,14 @@ def stage_by_stage(model, *inputs):
     result = inputs
     for number, stage in enumerate(model.stages.calls):
         passed = (result,) if isinstance(result, torch.Tensor) else result
-        result = stage(*model.stages.arguments(number, passed, model.stages.given(inputs)))
+        given = model.stages.arguments(number, passed, model.stages.given(inputs))
+        result = stage(*(value.clone() for value in given))  # as when serving
     return result
 
 
 def assert_same(model, *inputs):
     with torch.inference_mode():
-        torch.testing.assert_close(stage_by_stage(model, *inputs), model.call(*inputs))
+        torch.testing.assert_close(stage_by_stage(model, *inputs), model.call(*(value.clone() for value in inputs)))
 
 
 def test_cuts_after_submodules(tmp_path):
@@ -72,6 +73,20 @@ def test_cuts_after_submodules(tmp_path):
         assert_same(model, torch.randn(size, 3))
     assert [value.shape for value in model.stages.calls[0].parameters()] == [(8, 3), (8,)]
     assert try_out(model) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = self.stem(x)\n        y = x[:, :3]\n        x += self.blocks[0](x)\n        return self.head(x) + y",
+        "x = self.blocks[0](self.stem(x))\n        x[:, 0] = 0\n        return self.head(x)",
+        "h = self.blocks[0](self.stem(x))\n        x *= 2\n        return self.head(h) + self.stem(x)[:, :3]",
+    ],
+    ids=["a view crosses", "a slice", "the input"],
+)
+def test_what_a_model_writes_in_place_is_read_by_later_stages(tmp_path, body):
+    code = re.sub("x = self.stem.*self.head.x.", body, CODE, flags=re.DOTALL)
+    assert_same(cut(tmp_path, 'cuts = ["blocks.0"]', code), torch.randn(3, 3))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])

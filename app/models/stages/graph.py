@@ -8,6 +8,7 @@ computed once for a batch, and again when the batch has changed. Each stage comp
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,8 +45,11 @@ def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             shapes[place:] = [tuple(shapes[place:])]
             break
-    with PATCHING, torch.no_grad():
+    with PATCHING, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own code
         program = torch.export.export(module, tuple(arguments), dynamic_shapes=tuple(shapes))
+        if any(map(_writes_shared, program.graph.nodes)):
+            program = program.run_decompositions({})  # which writes nothing in place
     return Graph(program.module())
 
 
@@ -190,6 +194,16 @@ def _moved(copy: fx.Node, dim: int, to: int) -> fx.Node:
 
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _writes_shared(node: fx.Node) -> bool:
+    """Whether an operator writes into memory that other ones may read: stages have copies of what crosses a cut."""
+    if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        return False
+    source: Any = node.args[0]
+    made = getattr(source.target, "_schema", None)
+    is_view = made is None or any(value.alias_info for value in made.returns)
+    return is_view or not node.users or len(source.users) > 1
 
 
 def _is_heavy(node: fx.Node) -> bool:
