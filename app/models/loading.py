@@ -21,8 +21,9 @@ from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, naming
 from app.models.base import networks_of, one_line, with_place
 from app.models.checks.advice import advice_on
-from app.models.checks.calling import only_exceptions
+from app.models.checks.calling import compare_with_whole, only_exceptions
 from app.models.checks.sample_files import read_samples
+from app.models.checks.samples import short_lengths
 from app.models.description.config import FILE_NAME, ModelTable, is_onnx, model_info, read_config
 from app.models.description.declared_specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel
@@ -39,7 +40,7 @@ from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
 _log = logging.getLogger("starling.models")
-
+_UNLIKE_STEPS = "; hooks of the layer or of the module are not run, nor what its code changes in them: remove them"
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
@@ -155,6 +156,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         if isinstance(part, nn.Module):
             free_graphs(part).eval()
     takes_parameters = _takes_parameters(_first_to_take_inputs(call), config, path)
+    whole = Model(info=info, call=call, checks=Checks(samples))
     if config.recurrent or isinstance(call, Recurrent):
         with naming(path):
             declared: Any = call
@@ -166,15 +168,20 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         refuse_own_axes(path, info)
     decode = _hook(owner, "decode", "content_type", "body")
     known = _signature(decode)
-    return Model(
+    model = replace(
+        whole,
         info=info,
         call=call,
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
         present=_hook(owner, "present", "outputs"),
         read_parameters=(lambda given: None) if takes_parameters else None,  # the model itself looks at them
-        checks=Checks(samples),
     )
+    if config.recurrent and not info.own_axes:
+        size, lengths = min(2, info.batching.max_batch), short_lengths(info.client_inputs)
+        with naming(f"{path}: recurrent"):
+            compare_with_whole(whole, model, "steps", [size], [lengths], hint=_UNLIKE_STEPS)
+    return model
 
 
 def _hook(owner: Any, name: str, *given: str) -> Callable[..., Any] | None:

@@ -15,7 +15,7 @@ from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn import by_its_layer
 from tests.tiers import repeatable
 
-from .folders import loaded, table, toml_of, try_out, write_model
+from .folders import loaded, refused, table, toml_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = spec("ids", "INT64", ("tokens", 12), minimum=0, maximum=WORDS - 1)
@@ -243,3 +243,26 @@ def test_one_key_is_enough(tmp_path):
     x = torch.randn(1, 7, 4)
     with torch.inference_mode():
         torch.testing.assert_close(model.call(x, torch.tensor([7]))[0], gru(x)[1][0])
+
+
+def built(folder, body):
+    """A folder whose network's layer is made so."""
+    code = CODE.replace("bidirectional=both)\n", f"bidirectional=both)\n        {body}\n")
+    return write_model(folder, TOML, code)
+
+
+def test_what_the_steps_do_not_run_is_refused(tmp_path):
+    folder = built(tmp_path / "m", "self.gru.register_forward_hook(lambda gru, given, made: (made[0], 2 * made[1]))")
+    message = f"{folder / 'model.toml'}: recurrent: expected steps that answer as the whole does, got output 'state'"
+    text = refused(folder)
+    assert text.startswith(message)
+    assert text.endswith(
+        "hooks of the layer or of the module are not run, nor what its code changes in them: remove them"
+    )
+
+
+def test_weights_that_a_hook_computes_at_each_call_are_those_of_the_steps(tmp_path):
+    model = loaded(built(tmp_path / "m", "nn.utils.spectral_norm(self.gru, 'weight_hh_l0')"))
+    x = torch.randn(1, 7, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.call(x, torch.tensor([7]))[0], model.call.cell.module(x))

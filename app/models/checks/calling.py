@@ -1,9 +1,12 @@
-"""Calls a model as a device would: under inference_mode, on other threads than the main one."""
+"""Calls a model as a device would: under inference_mode, on other threads than the main one; and compares what is made
+of a model, as its stages, with the model as it was.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,9 +14,12 @@ from typing import Any, TypeVar
 import torch
 
 from app.contract import Array, Model, SampleRow
+from app.errors import ConfigError
 from app.models.base import copied, one_line, returned
-from app.models.checks.row_check import Run
-from app.models.checks.samples import keywords, longest, stack
+from app.models.checks.row_check import Comparison, Run, by_row, tolerance_of
+from app.models.checks.samples import keywords, longest, rows_of, stack
+
+log = logging.getLogger("starling.models")
 
 _T = TypeVar("_T")
 
@@ -32,6 +38,40 @@ def call_directly(model: Model) -> Run:
         return [copied(value, spec, size) for spec, value in zip(info.outputs, values, strict=False)]
 
     return run
+
+
+def compare_with_whole(
+    model: Model, parts: Model, what: str, sizes: Sequence[int], spans: Sequence[Mapping[str, int]], hint: str = ""
+) -> None:
+    """Raise ConfigError, with this hint, unless the parts of a model (`what`: "stages") answer as it does, in batches
+    of these sizes and lengths.
+
+    A model that raises on made-up rows is not compared, and a warning is logged.
+    """
+    info, tolerance = model.info, tolerance_of(model)
+    for lengths in spans if spans[0] != spans[-1] else spans[:1]:
+        for size in sizes:
+            rows = (rows_of(model, lengths) * size)[:size]
+            try:
+                expected = call_directly(model)(rows, size)
+            except Exception as error:
+                if model.checks.samples:
+                    raise ConfigError(f"a sample in a batch of {size} rows: {one_line(error)}") from error
+                log.warning(
+                    "model %s: its %s are not compared with the whole, which raises on made-up rows: %s",
+                    info.name, what, one_line(error),
+                )  # fmt: skip
+                return
+            long = f" of length {', '.join(f'{n} ({axis})' for axis, n in lengths.items())}" if lengths else ""
+            how = f"in {what}, in a batch of {size} rows{long}"
+            try:
+                got = call_directly(parts)(rows, size)
+            except Exception as error:
+                raise ConfigError(f"expected {what} that run, got {one_line(error)} {how}") from error
+            compare = Comparison(info.outputs, tolerance, by_row(info.outputs, expected, rows), "whole")
+            wrong = compare.difference(range(size), by_row(info.outputs, got, rows), [how] * size)
+            if wrong is not None:
+                raise ConfigError(f"expected {what} that answer as the whole does, got {wrong}{hint}")
 
 
 def on_thread(name: str, function: Callable[..., _T], *args: Any) -> _T:

@@ -157,6 +157,14 @@ def stretched(inputs: Sequence[TensorSpec], row: SampleRow, lengths: Mapping[str
     return SampleRow(tuple(arrays), dict(lengths), row.parameters)
 
 
+def rows_of(model: Model, lengths: Mapping[str, int]) -> list[SampleRow]:
+    """Rows of these lengths: the samples, or made-up ones."""
+    inputs = model.info.client_inputs
+    if model.checks.samples:
+        return [stretched(inputs, row, lengths) for row in model.checks.samples]
+    return made_up_rows(inputs, [lengths] * ROWS)
+
+
 def beside_longer(info: ModelInfo, row: SampleRow, *, shortest: bool) -> list[tuple[SampleRow, SampleRow]]:
     """Rows, each with a longer one to run it beside: the row with itself at full length, unless that has more values
     than the largest batch of such rows, which would take long; if `shortest`, itself at length 1 with the row. Only

@@ -22,9 +22,8 @@ from torch import fx, nn
 from app.contract import Model, SampleRow
 from app.errors import ConfigError
 from app.models.base import one_line
-from app.models.checks.calling import call_directly
-from app.models.checks.row_check import Comparison, by_row, tolerance_of
-from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
+from app.models.checks.calling import compare_with_whole
+from app.models.checks.samples import full_lengths, rows_of, short_lengths, stack
 from app.models.sources.hubs import ByName
 from app.models.stages.graph import CannotCut, Graph, export
 from app.models.stages.staged import Staged
@@ -44,8 +43,9 @@ def sliced(model: Model, stages: int, cuts: Sequence[str] = ()) -> Model:
 
     Raises ConfigError, without file and key, if it cannot be cut so, or if the stages do not answer as it does.
     """
-    staged = _slice(model, stages, cuts)
-    _compare(model, staged)
+    staged, inputs = _slice(model, stages, cuts), model.info.client_inputs
+    spans, sizes = (short_lengths(inputs), full_lengths(inputs)), {*_SIZES, model.info.batching.max_batch}
+    compare_with_whole(model, replace(model, call=staged), "stages", sorted(sizes), spans)
     return replace(model, stages=staged.parts)
 
 
@@ -76,21 +76,13 @@ def _export(model: Model, module: nn.Module) -> Graph:
     lengths = short_lengths(model.info.client_inputs)
     rows = _ROWS + (_ROWS in lengths.values())
     try:
-        return export(module, model.info.inputs, _arguments(model, _rows(model, lengths)[:1], rows))
+        return export(module, model.info.inputs, _arguments(model, rows_of(model, lengths)[:1], rows))
     except Exception as error:  # torch.export raises many types
         raise ConfigError(
             f"expected a model that torch.export takes with a batch of any size, got {one_line(error)}. Take sizes "
             "from x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) "
             "from the source"
         ) from error
-
-
-def _rows(model: Model, lengths: dict[str, int]) -> list[SampleRow]:
-    """Rows of these lengths: the samples, or made-up ones."""
-    inputs = model.info.client_inputs
-    if model.checks.samples:
-        return [stretched(inputs, row, lengths) for row in model.checks.samples]
-    return made_up_rows(inputs, [lengths] * 4)
 
 
 def _arguments(model: Model, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
@@ -121,7 +113,7 @@ def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
     try:
         lengths = short_lengths(model.info.client_inputs)
         size = min(_TIMED_ROWS, model.info.batching.max_batch)
-        times = _operator_times(graph, _arguments(model, _rows(model, lengths), size))
+        times = _operator_times(graph, _arguments(model, rows_of(model, lengths), size))
     except Exception:  # the model may raise on made-up rows
         log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
         times = [float(node not in graph.derived) for node in graph.nodes]
@@ -162,37 +154,3 @@ class _Timer(fx.Interpreter):
         result = super().run_node(n)
         self.seconds.setdefault(n, []).append(time.perf_counter() - begin)
         return result
-
-
-def _compare(model: Model, staged: Staged) -> None:
-    """Raise ConfigError unless the stages answer as the whole does, at several sizes, and two lengths if lengths vary.
-
-    A model that raises on made-up rows is not compared, and a warning is logged.
-    """
-    info, largest = model.info, model.info.batching.max_batch
-    whole, parts = call_directly(model), call_directly(replace(model, call=staged))
-    spans = [short_lengths(info.client_inputs), full_lengths(info.client_inputs)]
-    tolerance = tolerance_of(model)
-    for lengths in spans if spans[0] != spans[1] else spans[:1]:
-        for size in sorted({*_SIZES, largest}):
-            rows = (_rows(model, lengths) * size)[:size]
-            try:
-                expected = whole(rows, size)
-            except Exception as error:
-                if model.checks.samples:
-                    raise ConfigError(f"a sample in a batch of {size} rows: {one_line(error)}") from error
-                log.warning(
-                    "model %s: its stages are not compared with the whole, which raises on made-up rows: %s",
-                    info.name, one_line(error),
-                )  # fmt: skip
-                return
-            long = f" of length {', '.join(f'{n} ({axis})' for axis, n in lengths.items())}" if lengths else ""
-            how = f"in stages, in a batch of {size} rows{long}"
-            try:
-                got = parts(rows, size)
-            except Exception as error:
-                raise ConfigError(f"expected stages that run, got {one_line(error)} {how}") from error
-            compare = Comparison(info.outputs, tolerance, by_row(info.outputs, expected, rows), "whole")
-            wrong = compare.difference(range(size), by_row(info.outputs, got, rows), [how] * size)
-            if wrong is not None:
-                raise ConfigError(f"expected stages that answer as the whole does, got {wrong}")
