@@ -98,6 +98,7 @@ GRID = spec("x", "FP32", ("lines", 32), ("tokens", 32))
             "where their number differs, as that of boxes",
         ),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
+        (lambda x: x.max(1), SEQUENCE, SCALAR, Cause.PADDING, " alone, 0 padded to length 16 (axis 'tokens', "),
         (lambda x: np.sort(x)[:, -3:].sum(1), LEAST, SCALAR, Cause.PADDING, "(axis 'tokens', its own length is 1)"),
     ],
 )

@@ -64,10 +64,11 @@ def made_up_rows(
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
     Floats are drawn from the standard normal distribution, but for each fourth row from 0 to 1: a model may branch by
-    its images' largest value, and must do so by row. The first row's text is a word, the second's two words, and so on:
-    a model may pad to the most. Integers are between the input's `minimum` and `maximum`. Without these bounds they are
-    0 or 1: any larger number could be an index out of range. One integer beside other inputs is 1; of `twos`, 2 in each
-    second row. `alike`: all floats are normal, and all texts words, which a model may expect.
+    its images' largest value, and must do so by row. Rows behind the fourth, which are shorter, have one sign. The
+    first row's text is a word, the second's two words, and so on: a model may pad to the most. Integers are between the
+    input's `minimum` and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of
+    range. One integer beside other inputs is 1; of `twos`, 2 in each second row. `alike`: all floats are normal, and
+    all texts words, which a model may expect.
     """
     random = np.random.default_rng(seed)
     plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
@@ -256,6 +257,8 @@ def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator,
     if not is_integer(spec.datatype) and spec.datatype != "BOOL":
         normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
         floats = normal if number % ROWS else np.abs(normal) % 1
+        if number > ROWS:  # the shorter ones: a maximum over padding shows in rows without positive values
+            floats = np.copysign(normal, -1 if number % 2 else 1)
         return to_bits(floats) if spec.datatype == "BF16" else floats.astype(spec.dtype)
     low, high = _range(spec)
     wide = np.int64 if low < 0 else np.uint64
