@@ -21,6 +21,7 @@ WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = spec("ids", "INT64", ("tokens", 12), minimum=0, maximum=WORDS - 1)
 ONE = spec("y", "FP32", CLASSES)
 EVERY = spec("z", "FP32", ("tokens", 12), CLASSES)
+CHANNELS = spec("z", "FP32", CLASSES, ("tokens", 12))
 KINDS = {
     "lstm": nn.LSTM,
     "gru": nn.GRU,
@@ -110,9 +111,14 @@ class Convolved(Net):
         return self.head(self.layer(x if self.batch_first else x.transpose(0, 1))[0].sum(1 if self.batch_first else 0))
 
 
+class ChannelsFirst(EveryStep):
+    def forward(self, ids):
+        return super().forward(ids).transpose(1, 2)
+
+
 NETS = {
     LastState: [ONE], EveryStep: [EVERY], LastStep: [ONE], Pooled: [ONE, EVERY], OwnStart: [ONE], Counted: [EVERY],
-    Convolved: [ONE],
+    Convolved: [ONE], ChannelsFirst: [CHANNELS],
 }  # fmt: skip
 
 
@@ -138,9 +144,9 @@ def test_the_same_answers_as_the_plain_module(kind_of_net, kind, layers, batch_f
         got = model(ids, torch.tensor(lengths))
         for row, length in enumerate(lengths):
             for one, values, expected in zip(NETS[kind_of_net], got, plain(net, ids[row, :length]), strict=True):
-                answer = values[row, :length] if one is EVERY else values[row]
+                answer = values[row][tuple(slice(length if axis else None) for axis in one.axes)]
                 torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
-                assert one is not EVERY or values.shape[1] == ids.shape[1]
+                assert all(size == ids.shape[1] for size, axis in zip(values.shape[1:], one.axes, strict=True) if axis)
 
 
 # what cannot be taken apart

@@ -73,7 +73,7 @@ class LayerCell(CutModule):
                     )
                 return [x, *state]
 
-            x, *own = _by_length(lengths, start, [inputs[place].shape[dim], *[0] * self.states])
+            x, *own = _by_length(lengths, start, inputs[place].shape[dim], [(1,), *[()] * self.states])
             state = tuple(own)
         return self._fastest().reads(x, lengths), state
 
@@ -109,7 +109,8 @@ class LayerCell(CutModule):
             own = self._finish([value.index_select(0, rows) for value in state], ys.index_select(0, rows)[:, :length])
             return normalise(own, self._outputs)
 
-        return _by_length(lengths, finish, [ys.shape[1] if leads(spec) else 0 for spec in self._outputs])
+        vary = [[dim for dim, axis in enumerate(spec.axes, 1) if axis] for spec in self._outputs]
+        return _by_length(lengths, finish, ys.shape[1], vary)
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """The layer's input, rows first, and its first state."""
@@ -136,10 +137,13 @@ class LayerCell(CutModule):
 
 
 def _by_length(
-    lengths: torch.Tensor, run: Callable[[torch.Tensor, int], list[torch.Tensor]], longest: Sequence[int]
+    lengths: torch.Tensor,
+    run: Callable[[torch.Tensor, int], list[torch.Tensor]],
+    steps: int,
+    vary: Sequence[Sequence[int]],
 ) -> list[torch.Tensor]:
-    """Call `run` for the rows (INT64 [n]) of each length, and join its results, rows first. Those with a `longest` are
-    padded to so many steps with zeros.
+    """Call `run` for the rows (INT64 [n]) of each length, and join its results, rows first. Zeros pad dimensions of a
+    result that `vary` to so many steps.
     """
     places: dict[int, list[int]] = {}
     for row, length in enumerate(lengths.tolist()):
@@ -149,9 +153,9 @@ def _by_length(
         rows = torch.tensor(own, device=lengths.device)
         made = run(rows, length)
         batch = batch or [
-            value.new_zeros((len(lengths), *([steps] if steps else value.shape[1:2]), *value.shape[2:]))
-            for value, steps in zip(made, longest, strict=True)
+            value.new_zeros((len(lengths), *(steps if dim in dims else n for dim, n in enumerate(value.shape[1:], 1))))
+            for value, dims in zip(made, vary, strict=True)
         ]
-        for values, value, steps in zip(batch, made, longest, strict=True):
-            (values[:, : value.shape[1]] if steps else values).index_copy_(0, rows, value)
+        for values, value in zip(batch, made, strict=True):
+            values[:, *map(slice, value.shape[1:])].index_copy_(0, rows, value)
     return batch
