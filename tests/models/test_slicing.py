@@ -213,3 +213,12 @@ def test_masks_are_made_anew_at_each_stage(tmp_path):
         mask = torch.arange(length)[None] < torch.randint(1, length + 1, (size, 1))
         assert_same(model, torch.randint(0, 10, (size, length)), mask)
     assert try_out(model) == []
+
+
+def test_a_length_that_is_not_beside_the_rows_crosses_no_cut(tmp_path):
+    conv = "self.conv(self.embed(ids).transpose(1, 2)).transpose(1, 2)"
+    code = ENCODER.replace("x = self.embed(ids)", f"x = {conv}").replace(
+        "        self.layers =", "        self.conv = nn.Conv1d(8, 8, 1)\n        self.layers ="
+    )
+    text = refused(folder_with(tmp_path, 'cuts = ["conv"]', code, SEQUENCES))
+    assert text.endswith("would have to go over it: rows must come first, and only the next axis may vary")

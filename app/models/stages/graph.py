@@ -139,10 +139,8 @@ class Graph:
         if self.row_dim(node) is not None:
             return False
         if _is_heavy(node):
-            shape = list(node.meta["val"].shape)
-            raise CannotCut(
-                f"{node.name} of shape {shape} would have to go over it, which does not have the rows first"
-            )
+            rule = "rows must come first, and only the next axis may vary"
+            raise CannotCut(f"{node.name} of shape {[*node.meta['val'].shape]} would have to go over it: {rule}")
         return True
 
     def _stage(
