@@ -29,7 +29,7 @@ PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat1
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`precision`: fp32 changes nothing; bf16 and fp16 cast floating-point weights and inputs."""
+    """`precision`: fp32 changes nothing; bf16 and fp16 cast floating-point weights and inputs, no complex ones."""
 
     device: torch.device = CPU
     precision: str = "fp32"
@@ -72,8 +72,7 @@ def place(model: Model, placement: Placement) -> Model:
     dtype = PRECISIONS[placement.precision]
     try:
         for network in networks_of(model):
-            network.to(device=placement.device, dtype=dtype)
-            _move_rest(network, placement.device, dtype)
+            _move(network, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
         raise ConfigError(f"cannot be moved to {what}: {error}") from error
@@ -123,16 +122,21 @@ class Cast(nn.Module):
         return tuple(cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in values)
 
 
-def _move_rest(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Move what `Module.to` does not: constants that an exported model holds as plain attributes, and the device that
-    its graph names.
+def _move(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
+    """Move a module with what `Module.to` leaves: constants that an exported model holds as plain attributes, and the
+    device that its graph names. Complex weights, as rotary positions, stay complex.
     """
+
+    def moved(value: torch.Tensor) -> torch.Tensor:
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+
+    module.to(device=device)._apply(moved)  # type: ignore[no-untyped-call]
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor):
-                setattr(part, name, value.to(device=device, dtype=dtype if value.is_floating_point() else None))
+                setattr(part, name, moved(value))
         for node in part.graph.nodes:
             if node.kwargs.get("device") is not None:
                 node.kwargs = {**node.kwargs, "device": device}

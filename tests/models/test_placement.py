@@ -38,11 +38,13 @@ def test_precision_is_inside_only(precision):
             seen.append(x.dtype)
             return super().forward(x)
 
-    placed = place(model_of(Sees(4, 4)), Placement(precision=precision))
+    network = Sees(4, 4)
+    network.register_buffer("turns", torch.tensor([1j]))  # as of rotary positions: it would lose its imaginary part
+    placed = place(model_of(network), Placement(precision=precision))
     (out,) = placed.call(torch.ones(2, 4))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float16
     assert (seen, out.dtype) == ([dtype], torch.float32)
-    assert {weight.dtype for weight in placed.call.state_dict().values()} == {dtype}
+    assert {weight.dtype for weight in placed.call.state_dict().values()} == {dtype, torch.complex64}
 
 
 def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
