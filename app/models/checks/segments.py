@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -97,8 +97,6 @@ class _Stages:
         self._model = model
         self._rows = rows
         self._device = device_of(model.call)
-        calls, context = tuple(map(_on_copies, model.stages.calls)), model.stages.context
-        self._parts = replace(model.stages, calls=calls, context=context and _on_copies(context))
         self._results = [self._from(0, (), [row]) for row in rows]
         self._axes = SecondAxes()
         for row, results in zip(rows, self._results, strict=True):
@@ -158,16 +156,11 @@ class _Stages:
         model = self._model
         inputs = [torch.as_tensor(value).to(self._device) for value in stack(model.info.inputs, rows)]
         results: list[list[torch.Tensor]] = []
-        for result in results_of(self._parts, inputs, first, passed, **keywords(model, rows, len(rows))):
+        for result in results_of(model.stages, inputs, first, passed, **keywords(model, rows, len(rows))):
             last = first + len(results) + 1 == len(model.stages)
             values = normalise(result, model.info.outputs) if last else result
             results.append([torch.as_tensor(value).clone() for value in values])
         return results
-
-
-def _on_copies(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A stage that is called with copies: it may write into what it is given."""
-    return lambda *arguments, **named: call(*(value.clone() for value in arguments), **named)
 
 
 # cells

@@ -137,13 +137,10 @@ class LayerCell(CutModule):
 
 
 def _by_length(
-    lengths: torch.Tensor,
-    run: Callable[[torch.Tensor, int], list[torch.Tensor]],
-    steps: int,
-    vary: Sequence[Sequence[int]],
+    lengths: torch.Tensor, run: Callable[..., list[torch.Tensor]], steps: int, vary: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
-    """Call `run` for the rows (INT64 [n]) of each length, and join its results, rows first. Zeros pad dimensions of a
-    result that `vary` to so many steps.
+    """Call `run(rows, length)` for the rows (INT64 [n]) of each length, and join its results, rows first. Zeros pad
+    the dimensions of a result that `vary` to so many steps.
     """
     places: dict[int, list[int]] = {}
     for row, length in enumerate(lengths.tolist()):

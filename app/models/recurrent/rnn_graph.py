@@ -32,10 +32,7 @@ _STEPWISE = (
 
 
 #: Functions whose calls a trace records. No classes: a wrapped one would break isinstance in layers.
-_PACKING = (
-    packing.pack_padded_sequence, packing.pad_packed_sequence, packing.pack_sequence, packing.pad_sequence,
-    packing.unpad_sequence, packing.unpack_sequence,
-)  # fmt: skip
+_PACKING = tuple(getattr(packing, name) for name in packing.__all__ if name.islower())
 
 
 def holds_layer(module: object) -> bool:

@@ -8,6 +8,7 @@ computed once for a batch, and again when the batch has changed. Each stage comp
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ class CannotCut(Exception):
     """Nothing can be cut here; the message says why."""
 
 
-def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[torch.Tensor]) -> Graph:
+def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[Any]) -> Graph:
     """The module as a graph for any number of rows, and any length along variable axes.
 
     `arguments` are an example: at least two rows and lengths of at least two. Raises whatever torch.export raises.
@@ -219,10 +220,6 @@ def _modules(node: fx.Node) -> set[str]:
 
 
 def _weighs(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether this is a weight. Integer constants (positions, flags) are not: masks are made of them."""
-    if node.op != "get_attr":
-        return False
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
+    """Whether a constant is a weight. Integers (positions, flags) are not: masks are made of them."""
+    value = operator.attrgetter(str(node.target))(module)
     return not isinstance(value, torch.Tensor) or value.is_floating_point()

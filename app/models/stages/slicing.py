@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from app.contract import Model, SampleRow
+from app.contract import Model
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.calling import compare_with_whole
@@ -76,17 +76,13 @@ def _export(model: Model, module: nn.Module) -> Graph:
     lengths = short_lengths(model.info.client_inputs)
     rows = _ROWS + (_ROWS in lengths.values())
     try:
-        return export(module, model.info.inputs, _arguments(model, rows_of(model, lengths)[:1], rows))
+        return export(module, model.info.inputs, stack(model.info.inputs, rows_of(model, lengths)[:1], rows))
     except Exception as error:  # torch.export raises many types
         raise ConfigError(
             f"expected a model that torch.export takes with a batch of any size, got {one_line(error)}. Take sizes "
             "from x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) "
             "from the source"
         ) from error
-
-
-def _arguments(model: Model, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
-    return [torch.as_tensor(value) for value in stack(model.info.inputs, rows, size)]
 
 
 def _after(graph: Graph, names: Sequence[str], known: dict[str, str]) -> list[int]:
@@ -113,7 +109,7 @@ def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
     try:
         lengths = short_lengths(model.info.client_inputs)
         size = min(_TIMED_ROWS, model.info.batching.max_batch)
-        times = _operator_times(graph, _arguments(model, rows_of(model, lengths), size))
+        times = _operator_times(graph, stack(model.info.inputs, rows_of(model, lengths), size))
     except Exception:  # the model may raise on made-up rows
         log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
         times = [float(node not in graph.derived) for node in graph.nodes]
@@ -133,7 +129,7 @@ def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
     return places
 
 
-def _operator_times(graph: Graph, arguments: Sequence[torch.Tensor]) -> list[float]:
+def _operator_times(graph: Graph, arguments: Sequence[Any]) -> list[float]:
     """Seconds of each operator, the median of some runs; 0 for those of the context."""
     timer = _Timer(graph.module)
     with torch.inference_mode():

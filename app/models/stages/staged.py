@@ -62,7 +62,10 @@ def results_of(
     """
     given, passed = parts.given(inputs), passed if first else inputs
     for stage in range(first, len(parts)):
-        result = parts.calls[stage](*parts.arguments(stage, passed, given), **({} if stage else keywords))
+        arguments = parts.arguments(stage, passed, given)
+        if len(parts) > 1:  # on copies, as on a device: a stage may write into what it is given
+            arguments = [value.clone() for value in arguments]
+        result = parts.calls[stage](*arguments, **({} if stage else keywords))
         if stage + 1 < len(parts):
             result = passed = passed_on(result, stage, len(inputs[0]))
         yield result
@@ -73,8 +76,6 @@ def passed_on(result: Any, stage: int, size: int) -> tuple[torch.Tensor, ...]:
 
     Raises ConfigError unless it is a tensor or a tuple of tensors with the rows first.
     """
-    if isinstance(result, torch.Tensor) and result.ndim and len(result) == size:  # most stages
-        return (result,)
     values = (result,) if isinstance(result, torch.Tensor) else result
     if not isinstance(values, (tuple, list)) or not values:
         raise ConfigError(f"stage {stage}: expected a tensor or a tuple of tensors, got {type(result).__name__}")
@@ -114,7 +115,5 @@ class SecondAxes:
 
 def resized(rows: torch.Tensor, length: int) -> torch.Tensor:
     """Rows as long as `length` along their second axis: cut, or padded with 0."""
-    had = rows.shape[1]
-    if had < length:
-        return nn.functional.pad(rows, (*[0] * (2 * rows.ndim - 3), length - had))
-    return rows if had == length else rows[:, :length]
+    more = length - rows.shape[1]
+    return nn.functional.pad(rows, (*[0] * (2 * rows.ndim - 3), more)) if more > 0 else rows[:, :length]
