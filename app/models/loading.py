@@ -40,7 +40,7 @@ from app.models.stages.staged import Staged
 from app.models.tasks.task_opening import open_task
 
 _log = logging.getLogger("starling.models")
-_UNLIKE_STEPS = "; hooks of the layer or of the module are not run, nor what its code changes in them: remove them"
+_UNLIKE_STEPS = "; recurrent = true runs no hooks, nor what a module changes in itself: remove them, or this key"
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
@@ -156,32 +156,31 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         if isinstance(part, nn.Module):
             free_graphs(part).eval()
     takes_parameters = _takes_parameters(_first_to_take_inputs(call), config, path)
-    whole = Model(info=info, call=call, checks=Checks(samples))
     if config.recurrent or isinstance(call, Recurrent):
         with naming(path):
             declared: Any = call
             if config.recurrent:
                 declared, takes_parameters = by_its_layer(call, info), False
-            call = CellModel(declared, info).eval()
-        info = call.info
+            steps = CellModel(declared, info).eval()
+            if config.recurrent and not steps.info.own_axes:
+                whole = Model(info, call, checks=Checks(samples))
+                size, lengths = min(2, info.batching.max_batch), short_lengths(info.client_inputs)
+                cells = replace(whole, info=steps.info, call=steps)
+                compare_with_whole(whole, cells, "steps", [size], [lengths], hint=_UNLIKE_STEPS)
+        call, info = steps, steps.info
     else:
         refuse_own_axes(path, info)
     decode = _hook(owner, "decode", "content_type", "body")
     known = _signature(decode)
-    model = replace(
-        whole,
+    return Model(
         info=info,
         call=call,
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
         present=_hook(owner, "present", "outputs"),
         read_parameters=(lambda given: None) if takes_parameters else None,  # the model itself looks at them
+        checks=Checks(samples),
     )
-    if config.recurrent and not info.own_axes:
-        size, lengths = min(2, info.batching.max_batch), short_lengths(info.client_inputs)
-        with naming(f"{path}: recurrent"):
-            compare_with_whole(whole, model, "steps", [size], [lengths], hint=_UNLIKE_STEPS)
-    return model
 
 
 def _hook(owner: Any, name: str, *given: str) -> Callable[..., Any] | None:

@@ -168,7 +168,7 @@ def test_a_model_that_raises_on_made_up_rows_is_sliced_and_not_compared(tmp_path
     code = CODE.replace("        x = self.stem(x)", f"{raises}        x = self.stem(x)")
     model = cut(tmp_path, "stages = 2", code)
     assert len(model.stages) == 2
-    assert "not compared with the whole, which raises on made-up rows: ValueError: no such id" in caplog.text
+    assert "not compared with the whole, which raises: ValueError: no such id" in caplog.text
 
 
 # lengths

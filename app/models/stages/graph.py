@@ -41,8 +41,7 @@ def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[
     shapes: list[Any] = [
         {0: Dim.DYNAMIC, **{dim: Dim.DYNAMIC for dim, axis in enumerate(spec.axes, 1) if axis}} for spec in inputs
     ]
-    names = inspect.signature(module.forward).parameters.values()
-    for place, parameter in enumerate(names):
+    for place, parameter in enumerate(inspect.signature(module.forward).parameters.values()):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             shapes[place:] = [tuple(shapes[place:])]
             break
@@ -201,8 +200,8 @@ def _writes_shared(node: fx.Node) -> bool:
         return False
     source: Any = node.args[0]
     made = getattr(source.target, "_schema", None)
-    is_view = made is None or any(value.alias_info for value in made.returns)
-    return is_view or not node.users or len(source.users) > 1
+    fresh = made is not None and not any(value.alias_info for value in made.returns)  # no input, weight or view
+    return not (fresh and node.users and len(source.users) == 1)
 
 
 def _is_heavy(node: fx.Node) -> bool:
