@@ -86,6 +86,14 @@ class TestSizes:
         assert curve.predict(1) == pytest.approx(150 * US, rel=0.1)
         assert curve.predict(2) == pytest.approx(curve.predict(1), rel=0.2)
 
+    def test_what_is_fast_where_small_sizes_run_was_measured_too_slow(self) -> None:
+        """Else larger sizes, which have not run, would look faster than they are."""
+        curve = Curve(Profile((*(2 * ns for ns in TRUE[:2]), *TRUE[2:]), errors=(0.25,) * 8))
+        for number in range(100):
+            curve.observe(1 + number % 2, TRUE[number % 2])
+        assert curve.predict(1) == pytest.approx(TRUE[0], rel=0.05)
+        assert curve.predict(8) == pytest.approx(TRUE[7], rel=0.2)
+
     def test_a_spike_moves_a_known_size_little(self) -> None:
         curve = served(Curve(Profile(TRUE, errors=(0.02,) * 8)), TRUE, 800, 0.05, spikes=0)
         before = curve.learned().batch_ns[2]
