@@ -26,8 +26,8 @@ from loadtest.common.paths import DOCS
 from planner.node import PROGRAM
 
 SEEDS = 2  # runs of a case with one worker; with two, whose tables take seconds, half as many
-#: Times as many for starts: within half a minute single long batches move means by a tenth.
-_STARTS = 4
+#: Times as many for starts, within half a minute of which single long batches move means by a tenth, and for noise.
+_MORE = 4
 COLD_S, FIRST_S, WINDOW_S = 90.0, 60.0, 5.0
 MINUTE_S = 60.0
 LEAST_GAIN = 0.02  # of the exact table over `no_wait`, below which there is nothing to lose
@@ -181,14 +181,14 @@ _COLD = {"first": ("first minute", 1.15), "after": ("then", 1.03), "five": ("wor
 _NOISY = ("15 %", "30 %")
 _COLD_KINDS, _COLD_LOADS = ("quiet", "spiked", "loud"), (0.3, 0.6, 0.85)
 SECTIONS = {
-    "cold": Section("A cold start", cold, (1,), _COLD_KINDS, _COLD_LOADS, _COLD, _STARTS),
-    "two": Section("With two workers", cold, (2,), ("spiked",), _COLD_LOADS, _COLD, _STARTS),
+    "cold": Section("A cold start", cold, (1,), _COLD_KINDS, _COLD_LOADS, _COLD, _MORE),
+    "two": Section("With two workers", cold, (2,), ("spiked",), _COLD_LOADS, _COLD, _MORE),
     "near": Section(
-        "Near the peak", cold, (1,), _NOISY, (0.95,), {key: _COLD[key] for key in ("first", "after")}, _STARTS
+        "Near the peak", cold, (1,), _NOISY, (0.95,), {key: _COLD[key] for key in ("first", "after")}, _MORE
     ),
     "gain": Section(
         "Gain lost", gain, (1,), _NOISY, (0.5, 0.7, 0.9),
-        {"lost_1": ("after 1 min", 0.2), "lost_5": ("after 5 min", 0.2)},
+        {"lost_1": ("after 1 min", 0.2), "lost_5": ("after 5 min", 0.2)}, _MORE,
     ),
     "bursts": Section("Bursts", bursts, (1,), ("two rates", "square", "trace"), (0.6,), {"mean": ("mean", 1.10)}),
     "slower": Section(
