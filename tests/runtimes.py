@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from graphs import GARBAGE, Graph
 
 from app.engine.streams.worker_memory import WorkerMemory
 
 Batch = Callable[[], list[torch.Tensor]]
-GARBAGE = -77  # what memory holds before anything was written to it
 TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
 
 
@@ -101,7 +101,8 @@ class FakeRuntime(_StandIn):
         self.drawings = 0  # batches that have drawn random numbers
         self.pinnings = 0  # allocations of pinned memory
         self._running: FakeStream | None = None
-        self._graphs: dict[int, list[torch.Tensor]] = {}
+        self._graphs: dict[int, weakref.WeakSet[Graph]] = {}  # by their pool
+        self.replayed: weakref.WeakSet[Graph] = weakref.WeakSet()
 
     def clock(self) -> int:
         """Nanoseconds: the time that events note."""
@@ -153,33 +154,34 @@ class FakeRuntime(_StandIn):
         return last.mark.at - first.mark.at
 
     def graph_pool(self) -> int:
-        self._graphs[len(self._graphs)] = []
+        self._graphs[len(self._graphs)] = weakref.WeakSet()
         return len(self._graphs) - 1
 
     def capture(
         self, stream: FakeStream, pool: int, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
+        """The memory of all graphs of a pool is overwritten by each replay: it may overlap."""
         self._check()
         assert not gc.isenabled(), "the collector might free memory of the device"
         assert WorkerMemory.lock.locked(), "another capture may begin, or a graph be destroyed"
         self.captures += 1
         try:
-            again, outputs = held(work)
+            graph = Graph(work)
         except BaseException:
             kept.append("what a failed capture leaves")
             raise
         finally:
             self.captures -= 1
-        self._graphs[pool] += outputs
+        self._graphs[pool].add(graph)
 
         def replay() -> None:
-            for tensor in self._graphs[pool]:
-                tensor.fill_(GARBAGE)
-            again()
+            for other in self._graphs[pool]:
+                other.spoil()
+            graph.replay()
+            self.replayed.add(graph)
 
         stream.graphs.add(replay)
-        return replay, outputs
+        return replay, graph.outputs
 
     def draw(self, x: torch.Tensor) -> None:
         """For a model's batch, which draws random numbers."""
@@ -219,18 +221,6 @@ class FakeRuntime(_StandIn):
     def _check(self) -> None:
         if self.broken:
             raise broken()
-
-
-def held(work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
-    """A batch noted down: what does it again, and the tensors that this writes."""
-    with torch.inference_mode():
-        outputs = [tensor.clone() for tensor in work()]
-
-    def replay() -> None:
-        for tensor, value in zip(outputs, work(), strict=True):
-            tensor.copy_(value)
-
-    return replay, outputs
 
 
 class HostEvent:
@@ -328,7 +318,8 @@ class HostRuntime(_StandIn):
     def capture(
         self, stream: HostStream, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        return held(work)
+        graph = Graph(work)
+        return graph.replay, graph.outputs
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)

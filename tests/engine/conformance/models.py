@@ -43,7 +43,7 @@ class Affine(nn.Module):
         self.memory: dict[tuple[int, int], torch.Tensor] = {}  # two workers at once would share it
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        numbers = map(int, x[:, 0].tolist())
+        numbers = map(int, x[:, 0].tolist()) if self.bad else ()  # a graph may not look at values
         answer = x.mul_(2).add_(1)
         for number in numbers:
             if number in self.bad:
