@@ -26,7 +26,7 @@ from app.engine.streams.device_pool import InStream, StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.threads import StreamAllocator, StreamWorker
 from app.engine.streams.unit import most_steps
-from app.engine.streams.worker_memory import Shape, StageGraph, WorkerMemory
+from app.engine.streams.worker_memory import Shape, StageGraph, WorkerMemory, reads_of
 from app.errors import ConfigError
 from app.models.base import copied
 from app.models.placement import Placement, place, warn_of_indices
@@ -221,7 +221,9 @@ class Loader:
         Each is replayed once, because the first run of a graph has extra costs.
         """
         longest, size = executor.padded_to(shape, executor.lengths_of(slots)[1]), shape.size
-        self.perform(partial(executor.rehearse, memory.index, slots, size, longest))
+        rehearse = partial(executor.rehearse, memory.index, slots, size, longest)
+        self.perform(rehearse)
+        memory.kept.append(self.perform(partial(reads_of, rehearse)))  # again: it now reads what it has made and kept
         graphs: list[StageGraph] = []
         for stage in range(executor.last + 1):
             given = graphs[-1].outputs if graphs else ()

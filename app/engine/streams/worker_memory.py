@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from app.engine.streams.cuda import Computation, CudaRuntime
 from app.models.process_state import uncollected
@@ -73,6 +75,40 @@ class StageGraph(NamedTuple):
     replay: Callable[[], None]
     outputs: list[torch.Tensor]
     inputs: Sequence[torch.Tensor] = ()
+
+
+def reads_of(work: Callable[[], object]) -> list[Any]:
+    """Run `work`, and return the memory that it reads and has not made.
+
+    A graph reads it at each replay, also if the model has replaced it since, as a table for the length of its last
+    batch: hold it as long as the graph. Not for a capture: torch's compiled code does not run within a dispatch mode.
+    """
+    with _Reads() as reads:
+        work()
+    return [*reads.found.values()]
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: dict[int, Any] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= {at: memory for at, memory in _memories((args, kwargs)) if at not in self._made}
+        result = func(*args, **(kwargs or {}))
+        self._made |= {at for at, _ in _memories(result) if at not in self.found}
+        return result
+
+
+def _memories(tree: Any) -> Iterator[tuple[int, Any]]:
+    """The memory of the tensors in a tree; of one that is sparse, which has several, the tensor itself."""
+    for one in tree_leaves(tree):
+        if isinstance(one, torch.Tensor):
+            memory = one.untyped_storage() if one.layout is torch.strided else one
+            yield memory._cdata, memory
 
 
 class WorkerMemory:

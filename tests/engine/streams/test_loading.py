@@ -305,6 +305,29 @@ def test_every_graph_runs_before_the_model_serves() -> None:
     assert len(bench.runtime.replayed) == len(bench.shapes)
 
 
+class Tabled(nn.Module):
+    """Makes a table for the length of its rows, and keeps it until rows of another length come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones((), dtype=torch.int64), requires_grad=False)
+        self.table = torch.zeros(0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.table.numel() != ids.shape[1]:
+            self.table = torch.arange(ids.shape[1]) * self.one
+        return (torch.where(ids == 7, 0, ids) * self.table).sum(1)
+
+
+def test_what_a_graph_reads_stays_where_it_is() -> None:
+    """As long as the graph. The model itself has replaced it when the next graph was captured."""
+    bench = of_length(Tabled())
+    for length in (30, 12, 8):
+        slots = bench.arrive_rows([np.ones(length, np.int64)] * 3)
+        assert bench.ran(slots).ran.outputs[0].tolist() == [sum(range(length))] * 3
+        bench.pool.give_back(slots)
+
+
 def test_trials_return_outputs_of_rows_that_are_padded_no_further_than_the_longest() -> None:
     """Or the row check would compare rows that graphs have padded to one length."""
 
