@@ -182,7 +182,7 @@ class Launch:
         return self.executor.step(self.stage, passed, self.memory.index, self.slots, self.size, self.longest)
 
     def _copy_out(self) -> None:
-        self.results = [self.buffers.result(number, value) for number, value in enumerate(self.outputs)]
+        self.results = self.buffers.results(self.outputs)
         for result, value in zip(self.results, self.outputs, strict=True):
             result.copy_(value, non_blocking=True)
 

@@ -7,7 +7,7 @@ so the copies of the index and of the results are not part of the graph.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from app.engine.streams.cuda import Computation, CudaRuntime
 from app.models.process_state import uncollected
 
 _RESERVED = 64 << 20  # bytes of pinned memory for results
+_ALIGNED = 64  # bytes: where each of a step's results begins
 
 
 class StepBuffers:
@@ -32,27 +33,25 @@ class StepBuffers:
     def __init__(self, runtime: CudaRuntime, shape: Sequence[int]) -> None:
         """`shape`: of the index. Raises if pinned memory runs out."""
         self._runtime = runtime
-        self._results: dict[int, torch.Tensor] = {}
+        self._memory: torch.Tensor
+        self.nbytes = 0  # for results
         self.index = runtime.pinned(tuple(shape), torch.int64)
         self.events = [runtime.event(timed=True) for _ in range(3)]
 
-    def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
-        """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
-        memory = self.memory(number, value.nbytes)
-        return memory[: value.nbytes].view(value.dtype).view(value.shape)
+    def results(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Memory for the outputs of the step."""
+        sizes = [-(-value.nbytes // _ALIGNED) * _ALIGNED for value in values]
+        self.reserve(sum(sizes))
+        parts = torch.split(self._memory[: sum(sizes)], sizes)
+        return [
+            part[: value.nbytes].view(value.dtype).view(value.shape) for part, value in zip(parts, values, strict=True)
+        ]
 
-    def memory(self, number: int, nbytes: int) -> torch.Tensor:
-        """At least as many bytes for an output."""
-        memory = self._results.get(number)
-        if memory is None or memory.numel() < nbytes:
-            size = 1 << max(9, (nbytes - 1).bit_length())
-            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
-        return memory
-
-    @property
-    def nbytes(self) -> Counter[int]:
-        """Bytes that it has for each output."""
-        return Counter({number: memory.numel() for number, memory in self._results.items()})
+    def reserve(self, nbytes: int) -> None:
+        """Have at least so many bytes for results: a power of two, so that slightly larger batches reuse it."""
+        if self.nbytes < max(1, nbytes):
+            self._memory = self._runtime.pinned((1 << max(9, (nbytes - 1).bit_length()),), torch.uint8)
+            self.nbytes = self._memory.numel()
 
 
 class Shape(NamedTuple):
@@ -158,13 +157,10 @@ class WorkerMemory:
             self._made += 1
             self.spare.append(StepBuffers(self._runtime, self.index.shape))
         spare = list(self.spare)
-        most: Counter[int] = Counter()
-        for buffers in spare:
-            most |= buffers.nbytes  # the larger of each
-        if most.total() * steps <= _RESERVED:
+        most = max((buffers.nbytes for buffers in spare), default=0)
+        if most * steps <= _RESERVED:
             for buffers in spare:
-                for number, size in most.items():
-                    buffers.memory(number, size)
+                buffers.reserve(most)
 
     # graphs
 
