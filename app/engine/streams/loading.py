@@ -70,29 +70,22 @@ class Loader:
             except BaseException as exc:
                 errors.append(exc)
 
-        self._wait_for(attempt)
-        if errors:
-            error = errors.pop()
-            try:
-                self.try_device()
-                raise error
-            finally:  # else its frames, with the tensors of a batch, would form a cycle that only the collector frees
-                del error
-        return results.pop()
-
-    def try_device(self) -> None:
-        """Test whether the device still works, after something has failed."""
-        self._wait_for(lambda: None)
-
-    def _wait_for(self, work: Callable[[], object]) -> None:
         try:
             event = self._runtime.event()
-            self._runtime.enqueue(self._stream, work)
+            self._runtime.enqueue(self._stream, attempt)
             self._runtime.record(event, self._stream)
             self._runtime.synchronize(event)
         except BaseException as exc:
             self._health.lose(exc)
             raise
+        if errors:
+            error = errors.pop()
+            try:
+                self.perform(_nothing)
+                raise error
+            finally:  # else its frames, with the tensors of a batch, would form a cycle that only the collector frees
+                del error
+        return results.pop()
 
     # placing
 
@@ -235,12 +228,16 @@ class Loader:
             except torch.OutOfMemoryError:
                 raise
             except Exception as exc:
-                self.try_device()
+                self.perform(_nothing)
                 _capture_no_more(executor, f"a batch could not be captured: {type(exc).__name__}: {exc}")
                 return None
             self.perform(graph.replay)
             graphs.append(graph)
         return graphs
+
+
+def _nothing() -> None:
+    """Tests whether the device still works, after something has failed."""
 
 
 def _capture_no_more(executor: StreamExecutor, why: str) -> None:
