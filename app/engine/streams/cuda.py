@@ -188,13 +188,12 @@ class CudaRuntime:
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            outputs = work()
-        except BaseException:
-            with suppress(Exception):  # what `work` raised says why
-                graph.capture_end()
-            self._abandon(graph, pool, kept)
-            raise
-        try:
+            try:
+                outputs = work()
+            except BaseException:
+                with suppress(Exception):  # what `work` raised says why
+                    graph.capture_end()
+                raise
             graph.capture_end()
         except BaseException:
             self._abandon(graph, pool, kept)
