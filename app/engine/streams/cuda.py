@@ -57,17 +57,24 @@ def set_allocators() -> None:
 
 
 def device_index(device: str) -> int | None:
-    """The GPU of a setting (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError if there is no such GPU."""
+    """The GPU of a setting (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError if there is none that works."""
     if device == "cpu":
         return None
     prepare()
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "auto":
-        return 0 if count else None
+    if device == "auto" and not count:
+        return None
     index = int(device.partition(":")[2] or 0)
     if index >= count:
         built = torch.version.cuda or "no CUDA"
         raise ConfigError(f"device: expected a GPU {index}, this machine has {count} (torch is built for {built})")
+    try:
+        torch.ones(1, device=f"cuda:{index}").item()  # its first work: it may be full, or for one other process
+    except RuntimeError as exc:
+        why = str(exc).partition("\n")[0]
+        raise ConfigError(
+            f"device: GPU {index}: {why}; nvidia-smi shows what uses it; --device cpu is without"
+        ) from exc
     return index
 
 

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import UNBOUNDED
-from app.engine.streams.cuda import CudaRuntime, set_allocators, torch_release
+from app.engine.streams.cuda import CudaRuntime, device_index, set_allocators, torch_release
 from app.engine.streams.executor import graph_lengths, graph_sizes, variable_axis
 from app.engine.streams.threads import StreamAllocator
+from app.errors import ConfigError
 
-from ..rig import X, make_model, tensor
+from ..rig import X, make_model, raising, tensor
 
 # There are few graphs, they cover every batch that a worker runs, and padding stays within bounds.
 
@@ -95,6 +96,20 @@ def test_no_stream_to_capture_on_is_in_use(taken: int, acts: list[tuple[bool, in
             streams.give_back(0, captures.pop(which % len(captures)))
         assert len({*others, *captures}) == len(set(others)) + len(captures)
     assert not others or streams.take(0) not in captures
+
+
+# Which GPU.
+
+
+@pytest.mark.parametrize("asked", ["auto", "cuda", "cuda:0"])
+def test_a_gpu_that_cannot_be_used_is_refused_with_the_reason(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the server starts. Asked how many there are, and for its name, the driver answers all the same."""
+    told = "CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with TORCH_USE_CUDA_DSA"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch, "ones", raising(torch.AcceleratorError(told)))
+    with pytest.raises(ConfigError, match=r"^device: GPU 0: CUDA error: all .* unavailable; see nvidia-smi"):
+        device_index(asked)
 
 
 # The settings of torch's allocators, beside those of whoever starts the server.
