@@ -72,9 +72,7 @@ def device_index(device: str) -> int | None:
         torch.ones(1, device=f"cuda:{index}").item()  # its first work: it may be full, or for one other process
     except RuntimeError as exc:
         why = str(exc).partition("\n")[0]
-        raise ConfigError(
-            f"device: GPU {index}: {why}; nvidia-smi shows what uses it; --device cpu is without"
-        ) from exc
+        raise ConfigError(f"device: GPU {index}: {why}; see nvidia-smi, or serve with --device cpu") from exc
     return index
 
 
