@@ -87,14 +87,11 @@ class StreamDevice:
         A model that cannot be moved runs on the CPU. Raises ConfigError.
         """
         self.runtime.attach()
-        if not movable(model):
-            log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
-            return self._open_on_host(model, slots)
-        return self._loader.open(model, slots, graphs=self._graphs)
-
-    def _open_on_host(self, model: Model, slots: int) -> Executor:
+        if movable(model):
+            return self._loader.open(model, slots, graphs=self._graphs)
         if self._spare_host is None:
             raise ConfigError(f"cannot be moved to {self.name}, and there is no other device")
+        log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
         if self._host is None:  # most servers never need its threads
             self._host = self._spare_host
             self._host.start(self._report)

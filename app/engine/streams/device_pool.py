@@ -81,21 +81,15 @@ class StreamPool(Pool):
         with arrivals.lock:
             arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
             if arrived:
-                self._copy_in(arrived)
+                self._enqueue(arrived, arrivals.stream)
+                # A row of an older request may still refer to this event. It then waits for a later copy than its own,
+                # which is longer than needed but never too short.
+                event = self.events[arrived[0]] or arrivals.runtime.event()
+                arrivals.runtime.record(event, arrivals.stream)
                 arrivals.last += 1
                 for slot in arrived:
-                    self.events[slot] = self.events[arrived[0]]
+                    self.events[slot] = event
                     self.numbers[slot] = arrivals.last  # set last: threads that see it skip the lock
-
-    def _copy_in(self, slots: Slots) -> None:
-        """Enqueue the copy of the rows and record their in-event."""
-        runtime, stream = self._in_stream.runtime, self._in_stream.stream
-        self._enqueue(slots, stream)
-        # A row of an older request may still refer to this event. It then waits for a later copy than its own, which is
-        # longer than needed but never too short.
-        if self.events[slots[0]] is None:
-            self.events[slots[0]] = runtime.event()
-        runtime.record(self.events[slots[0]], stream)
 
     def _enqueue(self, slots: Slots, stream: Any) -> None:
         self._in_stream.runtime.enqueue(stream, partial(self.move, slots))

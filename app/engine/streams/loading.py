@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import torch
@@ -221,7 +221,8 @@ class Loader:
         for stage in range(executor.last + 1):
             given = graphs[-1].outputs if graphs else ()
             inputs = memory.inputs(stage, given)
-            self.perform(partial(_fill, inputs, given))
+            if given:
+                self.perform(partial(torch._foreach_copy_, inputs, given))
             work = partial(executor.step, stage, inputs, memory.index, slots, size, longest)
             try:
                 graph = memory.capture(work, inputs)
@@ -243,11 +244,6 @@ def _nothing() -> None:
 def _capture_no_more(executor: StreamExecutor, why: str) -> None:
     executor.graphs = False
     log.warning("model %s: runs without further CUDA graphs: %s", executor.model.info.name, why)
-
-
-def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
-    for target, value in zip(targets, values, strict=True):
-        target.copy_(value)
 
 
 def _ran(completion: Completion) -> Ran:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -76,7 +76,7 @@ class StageGraph(NamedTuple):
     inputs: Sequence[torch.Tensor] = ()
 
 
-def reads_of(work: Callable[[], object]) -> list[Any]:
+def reads_of(work: Callable[[], object]) -> list[torch.UntypedStorage]:
     """Run `work`, and return the memory that it reads and has not made.
 
     A graph reads it at each replay, also if the model has replaced it since, as a table for the length of its last
@@ -92,22 +92,20 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: dict[int, Any] = {}
+        self.found: dict[int, torch.UntypedStorage] = {}
         self._made: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found |= {at: memory for at, memory in _memories((args, kwargs)) if at not in self._made}
+        given = _memories((args, kwargs))
+        self.found |= {at: given[at] for at in given.keys() - self._made}
         result = func(*args, **(kwargs or {}))
-        self._made |= {at for at, _ in _memories(result) if at not in self.found}
+        self._made |= _memories(result).keys() - self.found.keys()
         return result
 
 
-def _memories(tree: Any) -> Iterator[tuple[int, Any]]:
-    """The memory of the tensors in a tree; of one that is sparse, which has several, the tensor itself."""
-    for one in tree_leaves(tree):
-        if isinstance(one, torch.Tensor):
-            memory = one.untyped_storage() if one.layout is torch.strided else one
-            yield memory._cdata, memory
+def _memories(tree: Any) -> dict[int, torch.UntypedStorage]:
+    tensors = (one for one in tree_leaves(tree) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    return {(storage := one.untyped_storage())._cdata: storage for one in tensors}
 
 
 class WorkerMemory:
