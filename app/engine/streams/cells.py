@@ -32,10 +32,8 @@ _READ, _WRITE, _X, _Y, _KEEP, _END, _END_STATE, _END_STEPS = range(8)
 
 def stepwise(model: Model) -> bool:
     """Whether the model has a cell, and bounded inputs."""
-    cell = model.call
-    if not isinstance(cell, CellModel) or not all(spec.bounded for spec in model.info.client_inputs):
-        return False
-    return cell.axis.most is not None or not cell.axis.name
+    cell, bounded = model.call, all(spec.bounded for spec in model.info.client_inputs)
+    return isinstance(cell, CellModel) and bounded and (cell.axis.most is not None or not cell.axis.name)
 
 
 class CellSlabs(StepSlabs):

@@ -162,9 +162,8 @@ class CudaRuntime:
         """A number that changes whenever random numbers are drawn on the device, where that and captures exclude each
         other: before torch 2.13, random work raises while any capture is open. Otherwise always 0.
         """
-        if torch_release() >= _GRAPHS_MAY_DRAW:
-            return 0
-        return torch.cuda.default_generators[self.device.index].get_offset()
+        old = torch_release() < _GRAPHS_MAY_DRAW
+        return torch.cuda.default_generators[self.device.index].get_offset() if old else 0
 
     def capture(
         self, stream: torch.cuda.Stream, pool: Any, work: Computation, kept: list[Any]

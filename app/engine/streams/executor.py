@@ -112,12 +112,12 @@ class StreamExecutor(Executor):
     def gather(self, index: torch.Tensor, slots: Slots, size: int, longest: Longest) -> list[Any]:
         """The inputs of a batch, see `run`. Blocks for those without memory on the device."""
         rows, device = padded(slots, size), self.runtime.device
-        memories = enumerate(self.pool.rows)
-        staged = {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}
         lengths = {axis: index[row, :size] for row, axis in enumerate(self.axes, 1)}
         sent = [
-            staged[position] if rows is None else gather_rows(rows, spec, index[0, :size], lengths, longest)
-            for position, (spec, rows) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
+            self.stacked(position, rows).to(device)
+            if slab is None
+            else gather_rows(slab, spec, index[0, :size], lengths, longest)
+            for position, (spec, slab) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
         ]
         return with_server_inputs(self.model.info.inputs, sent, lengths, longest)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -61,14 +62,13 @@ class Loader:
         """Run `work` on the stream and wait for it. Raises what it raises, after testing whether the device still
         works: that must be known now, not at the next request.
         """
-        results: list[T] = []
-        errors: list[BaseException] = []
+        done: Future[T] = Future()
 
         def attempt() -> None:
             try:
-                results.append(work())
+                done.set_result(work())
             except BaseException as exc:
-                errors.append(exc)
+                done.set_exception(exc)
 
         try:
             event = self._runtime.event()
@@ -78,14 +78,12 @@ class Loader:
         except BaseException as exc:
             self._health.lose(exc)
             raise
-        if errors:
-            error = errors.pop()
-            try:
+        try:
+            if done.exception() is not None:
                 self.perform(_nothing)
-                raise error
-            finally:  # else its frames, with the tensors of a batch, would form a cycle that only the collector frees
-                del error
-        return results.pop()
+            return done.result()
+        finally:  # an error's frames, with the tensors of a batch, would form a cycle that only the collector frees
+            done = Future()
 
     # placing
 
@@ -203,8 +201,7 @@ class Loader:
                 if self._health.lost is not None:
                     raise
                 of_length = f" of length {shape.length}" * (shape.length > 0)
-                why = f"{type(exc).__name__}: {exc}"
-                log.info("model %s: batches of %d rows%s have no graph: %s", name, shape.size, of_length, why)
+                log.info("model %s: batches of %d rows%s have no graph: %r", name, shape.size, of_length, exc)
 
     def _capture(
         self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape

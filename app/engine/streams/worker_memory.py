@@ -20,7 +20,7 @@ from app.engine.streams.cuda import Computation, CudaRuntime
 from app.models.process_state import uncollected
 
 _RESERVED = 64 << 20  # bytes of pinned memory for results
-_ALIGNED = 64  # bytes: where each of a step's results begins
+_ALIGNED, _LEAST = 64, 512  # bytes: where each of a step's results begins; of all of them
 
 
 class StepBuffers:
@@ -33,8 +33,7 @@ class StepBuffers:
     def __init__(self, runtime: CudaRuntime, shape: Sequence[int]) -> None:
         """`shape`: of the index. Raises if pinned memory runs out."""
         self._runtime = runtime
-        self._memory: torch.Tensor
-        self.nbytes = 0  # for results
+        self.memory = runtime.pinned((_LEAST,), torch.uint8)  # for results
         self.index = runtime.pinned(tuple(shape), torch.int64)
         self.events = [runtime.event(timed=True) for _ in range(3)]
 
@@ -42,16 +41,13 @@ class StepBuffers:
         """Memory for the outputs of the step."""
         sizes = [-(-value.nbytes // _ALIGNED) * _ALIGNED for value in values]
         self.reserve(sum(sizes))
-        parts = torch.split(self._memory[: sum(sizes)], sizes)
-        return [
-            part[: value.nbytes].view(value.dtype).view(value.shape) for part, value in zip(parts, values, strict=True)
-        ]
+        parts = torch.split(self.memory[: sum(sizes)], sizes)
+        return [part[: one.nbytes].view(one.dtype).view(one.shape) for part, one in zip(parts, values, strict=True)]
 
     def reserve(self, nbytes: int) -> None:
         """Have at least so many bytes for results: a power of two, so that slightly larger batches reuse it."""
-        if self.nbytes < max(1, nbytes):
-            self._memory = self._runtime.pinned((1 << max(9, (nbytes - 1).bit_length()),), torch.uint8)
-            self.nbytes = self._memory.numel()
+        if self.memory.nbytes < nbytes:
+            self.memory = self._runtime.pinned((1 << (nbytes - 1).bit_length(),), torch.uint8)
 
 
 class Shape(NamedTuple):
@@ -155,7 +151,7 @@ class WorkerMemory:
             self._made += 1
             self.spare.append(StepBuffers(self._runtime, self.index.shape))
         spare = list(self.spare)
-        most = max((buffers.nbytes for buffers in spare), default=0)
+        most = max((buffers.memory.nbytes for buffers in spare), default=0)
         if most * steps <= _RESERVED:
             for buffers in spare:
                 buffers.reserve(most)
