@@ -33,19 +33,19 @@ class Graph:
         noted = _Noted()
         with torch.inference_mode(), _NoLooks(), noted:
             self.outputs = work()
-        self._nodes, self._memory = noted.nodes, noted.made
+        self._nodes, self.memory = noted.nodes, noted.made
         self.spoil()
 
     def spoil(self) -> None:
         """Whatever uses the same pool of memory may do so between two replays."""
-        for tensor in self._memory:
+        for tensor in self.memory:
             tensor.fill_(GARBAGE if tensor.dtype.is_signed else 1)
 
     def replay(self) -> None:
         with torch.inference_mode():
             for function, given, made in self._nodes:
                 args, kwargs = tree_map(lambda one: one.now() if isinstance(one, _Place) else one, given)
-                for target, value in zip(made, _tensors(function(*args, **kwargs)), strict=False):
+                for target, value in zip(made, tensors_of(function(*args, **kwargs)), strict=False):
                     target.copy_(value)
 
 
@@ -73,7 +73,7 @@ class _NoLooks(TorchFunctionMode):
     """Reading a tensor on a CPU is no operator."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _LOOKS:
+        if looks(func):
             raise NotPermitted
         return func(*args, **(kwargs or {}))
 
@@ -89,29 +89,36 @@ class _Noted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = (args, kwargs or {})
-        by_index = func.overloadpacket is torch.ops.aten.index
-        if _WAITS.intersection(func.tags) and not (by_index and not _of_flags(args[1])):
+        if waits(func, args):
             raise NotPermitted
-        before = {_memory(tensor) for tensor in _tensors(given)} | self._own
+        before = {memory_of(tensor) for tensor in tensors_of(given)} | self._own
         result = func(*args, **given[1])
-        made = [tensor for tensor in _tensors(result) if _memory(tensor) not in before]
+        made = [tensor for tensor in tensors_of(result) if memory_of(tensor) not in before]
         self.made += made
-        self._own |= {_memory(tensor) for tensor in made}
+        self._own |= {memory_of(tensor) for tensor in made}
         if made or func._schema.is_mutable:  # else a view
             self.nodes.append((func, tree_map(self._noted, given), made))
         return result
 
     def _noted(self, one: Any) -> Any:
-        return _Place(one) if isinstance(one, torch.Tensor) and _memory(one) not in self._own else one
+        return _Place(one) if isinstance(one, torch.Tensor) and memory_of(one) not in self._own else one
 
 
-def _of_flags(indices: Any) -> bool:
-    return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
+def looks(func: Any) -> bool:
+    """Whether a function of torch reads the values of a tensor."""
+    return getattr(func, "__name__", "") in _LOOKS
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def waits(func: Any, args: Any) -> bool:
+    """Whether an operator makes its thread wait for the device, as its result's shape depends on values."""
+    if func.overloadpacket is torch.ops.aten.index:
+        return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+    return bool(_WAITS.intersection(func.tags))
+
+
+def memory_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
+def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]

@@ -173,6 +173,7 @@ class FakeRuntime(_StandIn):
         finally:
             self.captures -= 1
         self._graphs[pool].add(graph)
+        self.latest = graph
 
         def replay() -> None:
             for other in self._graphs[pool]:

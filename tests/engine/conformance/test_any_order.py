@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from deferred import DeferredRuntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtimes import FakeRuntime
@@ -39,6 +40,16 @@ def test_each_row_gets_its_own_outputs(device: str, model: str, seed: int) -> No
     for memory in getattr(world.executor, "memories", []):
         assert bool(memory.graphs) == (device == "graphs" and "without bound" not in model)
     assert world.lives(250).answered
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name not in ("whole", "cell that ends rows by itself")])
+@pytest.mark.parametrize("device", ["eager", "graphs"])
+@given(seed=SEEDS)
+@settings(max_examples=2)
+def test_so_it_does_when_operators_run_after_python(device: str, model: str, seed: int) -> None:
+    """And memory is used again as soon as nobody holds it. The models left out share memory between two workers."""
+    world = World(DEVICES[device](DeferredRuntime(seed)), MODELS[model]()).tried()
+    assert world.lives(150).answered
 
 
 @pytest.mark.parametrize("model", WRITERS)

@@ -228,6 +228,7 @@ class World:
         """Everything ends, and nothing is left of it."""
         while self.rows:
             assert len(self.units) < 5_000, "rows that never end"
+            assert self.device.fake.broken or self.device.dead() is None
             self.push()
             self.device.turn()
             if self.lost:
