@@ -65,8 +65,11 @@ class _Place:
         self._view = (tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def now(self) -> torch.Tensor:
-        gone = torch.full((self._nbytes // self._dtype.itemsize,), GARBAGE).to(self._dtype)
-        return gone.new_empty(0).set_(self._storage() or gone.untyped_storage(), *self._view)
+        storage = self._storage()
+        if storage is None:
+            garbage = torch.full((self._nbytes // self._dtype.itemsize,), GARBAGE).to(self._dtype)
+            storage = garbage.untyped_storage()
+        return torch.empty(0, dtype=self._dtype).set_(storage, *self._view)
 
 
 class _NoLooks(TorchFunctionMode):
