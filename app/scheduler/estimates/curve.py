@@ -175,7 +175,7 @@ class Curve:
         if others is not None and most > 1 and self._variance:
             base, beside = self._undisturbed(size, 1, length) * self._beside(size, others), others
         off = log(ns / (base * speed.scale))
-        if off < 0:
+        if off < 0 and not speed.batches:
             speed.begins_fast()
         share = min(1.0, beside / (most - 1)) if beside and most > 1 else 0.0
         variance = self._variance[size - 1] if size <= len(self._variance) else 0.0
@@ -313,9 +313,8 @@ class Speed:
         return self._of_alone + share * (2 * self._both + share * self._of_beside)
 
     def begins_fast(self) -> None:
-        """Other work only adds: a first batch that is fast shows a size measured too slow, hardly a fast device."""
-        if not self.batches:
-            self._of_alone = min(self._of_alone, STEADY**2)
+        """The first batch is fast. Other work only adds: its size was measured too slow; hardly a fast device."""
+        self._of_alone = min(self._of_alone, STEADY**2)
 
     def observe(self, counted: float, share: float, total: float) -> None:
         """A batch was off by what it counts as; `total`: the variance that was expected of that."""
