@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from app.errors import Forbidden, Unauthorized
 from app.http.keys import Key, Keys
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS, ROOT
+from app.values.tensors import shown
 
 #: Answered without a key and above the limit of connections: orchestrators have no key.
 PROBES = frozenset((*LIVE_PATHS, *READY_PATHS, ROOT))
@@ -70,7 +71,8 @@ class Auth:
         """Raise Forbidden or Unauthorized if the request may not load or unload models."""
         origin = headers.get(b"origin")
         if origin is not None and not self._own(origin.lower(), headers.get(b"host", b"").lower()):
-            raise Forbidden("Origin: a page of another host may not load or unload models")
+            named = shown(origin.decode("latin-1"))
+            raise Forbidden(f"Origin: a page of {named} may not load or unload models; --cors-origins lets it")
         if self._admin is not None:
             self._admin.reread()  # a key removed from the file a moment ago must not work any more
             _check(headers, self._admin, "admin")
