@@ -27,7 +27,7 @@ from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 from app.http.paths import has_openai_form
 from app.values.tensors import shown
 
-#: The codec of each path. Paths of V2 and V1 also exist with a version after the model.
+#: The codec of each path. All of these also exist with a version after the model.
 _BY_PATH: dict[str, Codec] = {
     "/v2/models/{model}/infer": V2(),
     "/v2/models/{model}/generate": Generate(),
@@ -66,7 +66,7 @@ class Route:
 _PATTERNS = [
     (compile_path(template)[0], template, codec)
     for path, codec in _BY_PATH.items()
-    for template in dict.fromkeys((path, path.replace("/models/{model}", "/models/{model}/versions/{version}")))
+    for template in (path, path.replace("{model}", "{model}/versions/{version}"))
 ]
 
 

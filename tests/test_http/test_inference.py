@@ -39,6 +39,7 @@ from .echo import A_TEXT, BULK, FRIENDLY, INFER, Caller, Echo, EchoLease, MakeCa
         ("/v1/models/echo:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
         ("/v1/models/echo/versions/1:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
         ("/predict/echo", b"[0, 1, 2, 3]", [0, 1, 2, 3]),
+        ("/predict/echo/versions/1", b"[0, 1, 2, 3]", [0, 1, 2, 3]),
     ],
 )
 async def test_the_paths_it_takes(call: Caller, path: str, sent: bytes, answer: Any) -> None:

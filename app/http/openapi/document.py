@@ -98,7 +98,7 @@ def _items(path: str, item: Node) -> Iterator[tuple[str, Node]]:
         responses = {**operation["responses"], "default": error}
         named = {**operation, "operationId": name.strip("/").replace("/", "_"), "responses": responses}
         yield name, {method: named}
-    if path.startswith("/v2/models/{model}") or path == _V1:
+    if path.startswith("/v2/models/{model}") or path in (_V1, _FRIENDLY):
         versioned = {**operation, "operationId": f"{operation['operationId']}_of_version"}
         parameters = [*item["parameters"], _ref("parameters", "version")]
         yield path.replace("{model}", "{model}/versions/{version}"), {method: versioned, "parameters": parameters}
