@@ -282,3 +282,5 @@ def test_a_narrow_screen_does_not_scroll_sideways(run: Callable[..., None], ui: 
         assert max(map(int, re.findall(r"\d+", ground))) < 64
 
     run(look, viewport={"width": 320, "height": 800}, color_scheme="dark")  # 1280 pixels enlarged fourfold, too
+        page.evaluate("document.getElementById('control-note').textContent = 'why it was not loaded '.repeat(9)")
+        assert page.evaluate("[...document.querySelectorAll('.state')].every(one => one.getClientRects().length === 1)")
