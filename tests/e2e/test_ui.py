@@ -279,6 +279,21 @@ def test_a_narrow_screen_does_not_scroll_sideways(run: Callable[..., None], ui: 
         )
         assert max(widths) <= 0
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+def test_a_page_that_is_not_connected_does_not_say_that_the_server_is_ready(run: Callable[..., None]) -> None:
+    def look(visit: Visit) -> None:
+        page, place = visit.page, "**/ui/events"
+        page.route(place, lambda route: route.fulfill(status=429, json={"error": "16 pages watch already"}))
+        page.locator("#pause").click()
+        page.locator("#pause").click()
+        api.expect(page.locator("#link")).to_have_text("offline: 16 pages watch already")
+        api.expect(page.locator("#status")).to_have_text("unknown")
+        page.unroute(place)
+        api.expect(page.locator("#link")).to_have_text("live")
+        api.expect(page.locator("#status")).to_contain_text("ready")
+
+    run(look)
+
+
         assert max(map(int, re.findall(r"\d+", ground))) < 64
 
     run(look, viewport={"width": 320, "height": 800}, color_scheme="dark")  # 1280 pixels enlarged fourfold, too

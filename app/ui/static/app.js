@@ -15,7 +15,7 @@ const SLOW = matchMedia("(prefers-reduced-motion: reduce)").matches ? 4 : 1; // 
 const state = new State();
 const trial = new Trial(state, askForKey);
 const control = new Control(state, askForKey);
-let charts = null, line = null, drawn = 0, paused = false, hidden = null, longest = 900, withKey = null;
+let charts = null, line = null, drawn = 0, reached = true, paused = false, hidden = null, longest = 900, withKey = null;
 
 const stream = new Stream("ui/events", {
   state: linked,
@@ -31,12 +31,15 @@ const stream = new Stream("ui/events", {
 // the stream
 
 function linked(what, why = "") {
+  if (what === "connecting" && !reached) return; // again and again, which would be read out each time
+  if (what === "live" || what === "offline") reached = what === "live";
   const words = { live: "live", connecting: "connecting", locked: "a key is needed", paused: "paused", offline: "offline" };
   const chip = byId("link");
   chip.className = `chip link ${what === "live" ? "good" : what === "offline" ? "bad" : ""}`;
   say(chip, words[what] + (why && what === "offline" ? `: ${why}` : ""));
   byId("forget").hidden = key.get() === null && adminKey.get() === null && what !== "locked";
   say(byId("forget"), what === "locked" ? "Enter key" : "Forget key");
+  if (!reached) draw();
 }
 
 function begin(about) {
@@ -113,9 +116,9 @@ function draw() {
   if (charts === null) return;
   const { model, track } = state;
   const chip = byId("status");
-  chip.className = `chip ${state.notReady === null ? "good" : "bad"}`;
+  chip.className = `chip ${!reached ? "" : state.notReady === null ? "good" : "bad"}`;
   chip.title = state.notReady ?? "";
-  say(chip, state.notReady === null ? "ready" : `not ready: ${state.notReady}`);
+  say(chip, !reached ? "unknown" : state.notReady === null ? "ready" : `not ready: ${state.notReady}`);
   for (const row of byId("models").querySelectorAll("[data-model]")) {
     figures(state.tracks.get(row.dataset.model)).forEach((text, i) => say(row.cells[2 + i], text));
   }
