@@ -117,6 +117,7 @@ COMPUTED = """async () => {
   const { State, Track, parts, quantile } = await import('./ui/state.js');
   const { split } = await import('./ui/stream.js');
   const { expanded, pretty, readable } = await import('./ui/trial.js');
+  const { ms, when } = await import('./ui/format.js');
   const one = (program, ok, calls) => ({
     name: 'a', version: '1', program, outcomes: { realtime: { ok, queue_full: 1 }, best_effort: {} },
     waiting: { realtime: 2, best_effort: 1 },
@@ -173,6 +174,8 @@ COMPUTED = """async () => {
 def test_what_the_page_computes(run: Callable[..., None]) -> None:
     def look(visit: Visit) -> None:
         for name, found, expected in visit.page.evaluate(COMPUTED):
+    ['microseconds', [0.0042, 0.42, 0].map(ms), ['0.004 ms', '0.42 ms', '0.00 ms']],
+    ['a time of another day', [Date.now() / 1e3, 0].map(at => when(at).length > 8), [false, true]],
             assert found == expected, name
 
     run(look)

@@ -2,7 +2,7 @@
 
 import { makeCharts } from "./charts.js";
 import { Control } from "./control.js";
-import { byId, element, fill, ms, number, percent, say, shortMs, size } from "./format.js";
+import { byId, element, fill, ms, number, percent, say, shortMs, size, when } from "./format.js";
 import { Line, REASONS, partOf } from "./line.js";
 import { State, keyOf, parts, quantile } from "./state.js";
 import { Stream, adminKey, key } from "./stream.js";
@@ -217,8 +217,7 @@ function drawErrors() {
   const errors = [...state.errors.values()].reverse();
   byId("errors").hidden = !errors.length;
   say(byId("no-errors"), errors.length ? "" : "No request has failed since the server was started.");
-  const time = (at) => new Date(1000 * at).toLocaleTimeString([], { hourCycle: "h23" });
-  fill(byId("errors").querySelector("table"), errors.map((one) => [time(one.at), one.model || "none", one.code, one.message, one.count]));
+  fill(byId("errors").querySelector("table"), errors.map((one) => [when(one.at), one.model || "none", one.code, one.message, one.count]));
 }
 
 // the keys

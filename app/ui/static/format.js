@@ -4,7 +4,7 @@ export function ms(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 10_000) return `${(value / 1000).toFixed(0)} s`;
   if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
-  return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
+  return `${value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : value >= 0.1 || value === 0 ? 2 : 3)} ms`;
 }
 
 /** As `ms`, without zeros behind the point. */
@@ -22,6 +22,12 @@ export function size(value) {
 }
 
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+
+/** Seconds since the epoch, with the date of another day. */
+export function when(at) {
+  const then = new Date(1000 * at), today = then.toDateString() === new Date().toDateString();
+  return then[today ? "toLocaleTimeString" : "toLocaleString"]([], { hourCycle: "h23" });
+}
 
 export const byId = (id) => document.getElementById(id);
 
