@@ -5,6 +5,7 @@ With a key it is in test_docs.py.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -116,8 +117,13 @@ def test_a_request_is_sent_and_its_batches_appear(run: Callable[..., None], ui: 
 COMPUTED = """async () => {
   const { State, Track, parts, quantile } = await import('./ui/state.js');
   const { split } = await import('./ui/stream.js');
-  const { expanded, pretty, readable } = await import('./ui/trial.js');
   const { ms, when } = await import('./ui/format.js');
+  const { expanded, pretty, readable } = await import('./ui/trial.js');
+  const filled = (datatype, fill) => {
+    const tensor = { name: 'x', shape: [1, 2], datatype, data: { fill } };
+    const [, array] = expanded(JSON.stringify({ inputs: [tensor] }));
+    return array ? Array.from(array, value => typeof value === 'bigint' ? String(value) : value) : null;
+  };
   const one = (program, ok, calls) => ({
     name: 'a', version: '1', program, outcomes: { realtime: { ok, queue_full: 1 }, best_effort: {} },
     waiting: { realtime: 2, best_effort: 1 },
@@ -156,17 +162,22 @@ COMPUTED = """async () => {
     ['times without messages', state.unseen, [[0, 25], [25, 30.5]]],
     ['batches have ends', state.batches[0].end, 24.5],
     ['events', split('event: a\\ndata: {}\\n\\nevent: b\\nda'), [[['a', '{}']], 'event: b\\nda']],
-    ['fills', JSON.parse(expanded('{"inputs": [{"shape": [1, 3], "data": {"fill": 2}}]}')).inputs[0].data, [2, 2, 2]],
-    ['a list beside it',
-      expanded('{"inputs": [{"shape": [1], "data": [9007199254740993]}, {"shape": [2], "data": {"fill": 1}}]}'),
-      '{"inputs": [{"shape": [1], "data": [9007199254740993]}, {"shape": [2], "data": [1,1]}]}'],
-    ['a parameter of that name',
-      expanded('{"parameters": {"fill": 3}, "inputs": [{"shape": [2], "data": {"fill": 1}}]}'),
-      '{"parameters": {"fill": 3}, "inputs": [{"shape": [2], "data": [1,1]}]}'],
+    ['fills', [['UINT8', 2], ['BOOL', true], ['INT64', -1], ['FP32', 0.1], ['FP64', 0.1]].map(one => filled(...one)),
+      [[2, 2], [1, 1], ['-1', '-1'], [Math.fround(0.1), Math.fround(0.1)], [0.1, 0.1]]],
+    ['no such values',
+      [['UINT8', 300], ['UINT8', 1.5], ['INT64', 1.5], ['BYTES', 'a'], ['FP32', 'a']].map(one => filled(...one)),
+      [null, null, null, null, null]],
+    ['a list beside it, and a parameter of that name',
+      expanded('{"parameters": {"fill": 3}, "inputs": [{"data": [9007199254740993]},'
+        + ' {"shape": [2], "datatype": "INT16", "data": {"fill": 1}}]}')[0],
+      '{"parameters": {"fill": 3}, "inputs": [{"data": [9007199254740993]},'
+        + ' {"shape": [2], "datatype": "INT16", "parameters": {"binary_data_size": 4}}]}'],
     ['a long text', pretty({ b64: 'x'.repeat(99) }), `{\\n  "b64": "${'x'.repeat(99)}"\\n}`],
     ['what a number cannot hold', readable('[9007199254740993]'), '[9007199254740993]'],
+    ['microseconds', [0.0042, 0.42, 0].map(ms), ['0.004 ms', '0.42 ms', '0.00 ms']],
+    ['a time of another day', [Date.now() / 1e3, 0].map(at => when(at).length > 8), [false, true]],
     ['an answer', ['[1.0,0.1234567890123456]', 'no JSON'].map(readable), ['[1, 0.1234567890123456]', 'no JSON']],
-    ['what is typed', expanded('{"fill"'), '{"fill"'],
+    ['what is typed', expanded('{"fill"'), ['{"fill"']],
   ];
 }"""
 
@@ -174,8 +185,6 @@ COMPUTED = """async () => {
 def test_what_the_page_computes(run: Callable[..., None]) -> None:
     def look(visit: Visit) -> None:
         for name, found, expected in visit.page.evaluate(COMPUTED):
-    ['microseconds', [0.0042, 0.42, 0].map(ms), ['0.004 ms', '0.42 ms', '0.00 ms']],
-    ['a time of another day', [Date.now() / 1e3, 0].map(at => when(at).length > 8), [false, true]],
             assert found == expected, name
 
     run(look)
@@ -215,6 +224,7 @@ def test_files_and_texts_are_sent_to_models_that_read_them(run: Callable[..., No
         page.locator("#try-text").fill("hey")
         send.click()
         api.expect(answer).to_contain_text('"HEY"')
+        assert visit.urls[-1] == f"http://{ui.host}/predict/words/versions/1"
         page.locator("#try-way").select_option("file")
         page.locator("#try-upload").set_input_files([])
         send.click()
@@ -225,6 +235,12 @@ def test_files_and_texts_are_sent_to_models_that_read_them(run: Callable[..., No
         api.expect(page.locator("#answer-status")).to_have_text(re.compile(r"^20 tokens in \S+ \S+, the first after "))
         told = ui.post("/v2/models/writer/generate", {"text_input": "The ferry"}).json()
         assert answer.text_content() == told["text_output"]
+        page.locator("#try-way").select_option("file")
+        page.locator("#try-upload").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"A miller"})
+        send.click()
+        api.expect(answer).to_contain_text("generated_text")
+        told = ui.post("/predict/writer", b"A miller", {"Content-Type": "text/plain"}).json()
+        assert json.loads(answer.text_content() or "") == told
 
     run(look)
 
@@ -263,25 +279,6 @@ def test_it_works_by_the_keyboard_alone(run: Callable[..., None]) -> None:
     run(look)
 
 
-def test_a_narrow_screen_does_not_scroll_sideways(run: Callable[..., None], ui: Server) -> None:
-    image = {"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [0.0] * 64}
-    for _ in range(20):  # what batches take is known then, and a table is solved
-        assert ui.post("/v2/models/digits/infer", {"inputs": [image]}).status == 200
-
-    def look(visit: Visit) -> None:
-        page = visit.page
-        for opened in ("#batches", "#curve-table", "#latency-table", "#choice-table"):
-            page.locator(f"{opened} summary").click()
-        api.expect(page.locator("#choice-table tbody tr")).not_to_have_count(0)
-        page.locator("#try-model").select_option(label="echo : 1")
-        page.locator("#try-send").click()
-        api.expect(page.locator("#answer-body")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 320
-        widths = page.evaluate(
-            "[...document.querySelectorAll('.card')].map(card => card.scrollWidth - card.clientWidth)"
-        )
-        assert max(widths) <= 0
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
 def test_a_page_that_is_not_connected_does_not_say_that_the_server_is_ready(run: Callable[..., None]) -> None:
     def look(visit: Visit) -> None:
         page, place = visit.page, "**/ui/events"
@@ -297,8 +294,27 @@ def test_a_page_that_is_not_connected_does_not_say_that_the_server_is_ready(run:
     run(look)
 
 
+def test_a_narrow_screen_does_not_scroll_sideways(run: Callable[..., None], ui: Server) -> None:
+    image = {"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [0.0] * 64}
+    for _ in range(20):  # what batches take is known then, and a table is solved
+        assert ui.post("/v2/models/digits/infer", {"inputs": [image]}).status == 200
+
+    def look(visit: Visit) -> None:
+        page = visit.page
+        for opened in ("#batches", "#curve-table", "#latency-table", "#choice-table"):
+            page.locator(f"{opened} summary").click()
+        api.expect(page.locator("#choice-table tbody tr")).not_to_have_count(0)
+        page.locator("#try-model").select_option(label="echo : 1")
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-body")).to_be_visible()
+        page.evaluate("document.getElementById('control-note').textContent = 'why it was not loaded '.repeat(9)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert page.evaluate("[...document.querySelectorAll('.state')].every(one => one.getClientRects().length === 1)")
+        widths = page.evaluate(
+            "[...document.querySelectorAll('.card')].map(card => card.scrollWidth - card.clientWidth)"
+        )
+        assert max(widths) <= 0
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert max(map(int, re.findall(r"\d+", ground))) < 64
 
     run(look, viewport={"width": 320, "height": 800}, color_scheme="dark")  # 1280 pixels enlarged fourfold, too
-        page.evaluate("document.getElementById('control-note').textContent = 'why it was not loaded '.repeat(9)")
-        assert page.evaluate("[...document.querySelectorAll('.state')].every(one => one.getClientRects().length === 1)")

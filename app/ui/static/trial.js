@@ -6,23 +6,44 @@ import { errorOf, headers, split } from "./stream.js";
 
 const LONGEST = 20_000; // characters of an answer that are shown
 
-/** A body whose `data` may be {"fill": value} in place of very many values. */
+/** By datatype, of those whose values travel as they lie in memory. */
+const ARRAYS = {
+  BOOL: Uint8Array, UINT8: Uint8Array, UINT16: Uint16Array, UINT32: Uint32Array, UINT64: BigUint64Array,
+  INT8: Int8Array, INT16: Int16Array, INT32: Int32Array, INT64: BigInt64Array,
+  FP16: globalThis.Float16Array, FP32: Float32Array, FP64: Float64Array,
+};
+
+/** All values of a tensor whose `data` is {"fill": value}; null where that is no value of its datatype. */
+function filled({ datatype, shape, data: { fill } }) {
+  try {
+    const array = new ARRAYS[datatype](shape.reduce((a, b) => a * b, 1));
+    array.fill(array.BYTES_PER_ELEMENT === 8 && datatype !== "FP64" ? BigInt(fill) : fill);
+    const [first] = array;
+    return (datatype.startsWith("FP") ? Number.isFinite(first) : Number(first) === Number(fill)) ? array : null;
+  } catch {
+    return null; // as it is typed: what is wrong with it, the server says
+  }
+}
+
+/** The parts of a body whose `data` may be {"fill": value} in place of very many values, which follow it as binary: as
+    JSON they would be too much. */
 export function expanded(text) {
-  if (!text.includes('"fill"')) return text; // as it is typed: what is wrong with it, the server says
+  if (!text.includes('"fill"')) return [text];
   let body;
   try {
     body = JSON.parse(text);
   } catch {
-    return text;
+    return [text];
   }
   const inputs = Array.isArray(body?.inputs) ? body.inputs : [];
-  const filled = inputs.filter((tensor) => Object.hasOwn(tensor?.data ?? {}, "fill")); // a list inherits one
-  const counts = filled.map(({ shape }) => Array.isArray(shape) ? shape.reduce((a, b) => a * b, 1) : NaN);
+  const arrays = inputs.filter((tensor) => Object.hasOwn(tensor?.data ?? {}, "fill")).map(filled); // a list inherits one
+  const left = [...arrays];
   // Within the text, because JavaScript would round what else there is of integers above 2^53.
-  return text.replace(/("data"\s*:\s*)\{\s*"fill"\s*:\s*([^{}]*?)\s*\}/g, (whole, name, value) => {
-    const count = counts.shift();
-    return Number.isInteger(count) && count >= 0 && count <= 1e8 ? `${name}[${new Array(count).fill(value)}]` : whole;
+  const head = text.replace(/"data"\s*:\s*\{\s*"fill"\s*:\s*([^{}]*?)\s*\}/g, (whole, value) => {
+    const array = left.shift();
+    return array ? `"parameters": {"binary_data_size": ${array.byteLength}}` : `"data": [${value}]`;
   });
+  return [head, ...arrays.filter(Boolean)];
 }
 
 /** JSON on one line, with spaces. */
@@ -64,6 +85,7 @@ export class Trial {
     this.state = state;
     this.refused = refused;
     this.shown = null; // the model whose example is in the form
+    this.sending = false;
     this.model = byId("try-model");
     this.model.addEventListener("change", () => this.example());
     byId("try-way").addEventListener("change", () => this.way());
@@ -81,7 +103,7 @@ export class Trial {
     this.model.replaceChildren(...ready.map((one) => element("option", { value: keyOf(one) }, `${one.name} : ${one.version}`)));
     const keys = ready.map(keyOf);
     this.model.value = keys.includes(before) ? before : keys.includes(this.state.chosen) ? this.state.chosen : keys[0] ?? "";
-    byId("try-send").disabled = !ready.length;
+    byId("try-send").disabled = this.sending || !ready.length;
     if (this.model.value !== this.shown) this.example();
   }
 
@@ -119,22 +141,22 @@ export class Trial {
   }
 
   request() {
-    const { one } = this, name = encodeURIComponent(one.name);
+    const { one } = this, place = `${encodeURIComponent(one.name)}/versions/${encodeURIComponent(one.version)}`;
     const klass = byId("try-class").value;
     const more = klass ? { "X-Class": klass } : {};
     const way = byId("try-way").value;
     if (way === "values") {
-      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/infer`;
-      return [url, { method: "POST", body: expanded(byId("try-body").value), headers: headers({ "Content-Type": "application/json", ...more }) }];
+      const [head, ...arrays] = expanded(byId("try-body").value);
+      const binary = arrays.length ? { "Inference-Header-Content-Length": new Blob([head]).size } : {};
+      return [`v2/models/${place}/infer`, { method: "POST", body: new Blob([head, ...arrays]), headers: headers({ "Content-Type": "application/json", ...binary, ...more }) }];
     }
-    if (one.writes) {
-      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/generate_stream`;
+    if (one.writes && way === "text") {
       const body = JSON.stringify({ text_input: byId("try-text").value });
-      return [url, { method: "POST", body, headers: headers({ "Content-Type": "application/json", ...more }) }];
+      return [`v2/models/${place}/generate_stream`, { method: "POST", body, headers: headers({ "Content-Type": "application/json", ...more }) }];
     }
     const file = way === "file" ? byId("try-upload").files[0] : null;
     const kind = file ? (file.type ? { "Content-Type": file.type } : {}) : { "Content-Type": "text/plain" };
-    return [`predict/${name}`, { method: "POST", body: file ?? byId("try-text").value, headers: headers({ ...kind, ...more }) }];
+    return [`predict/${place}`, { method: "POST", body: file ?? byId("try-text").value, headers: headers({ ...kind, ...more }) }];
   }
 
   async send() {
@@ -149,13 +171,13 @@ export class Trial {
     }
     const count = Math.min(64, Math.max(1, Math.round(Number(byId("try-count").value)) || 1));
     byId("try-count").value = count;
-    const button = byId("try-send");
-    button.disabled = true;
+    byId("try-send").disabled = this.sending = true;
     try {
       const [url, options] = this.request();
       this.show(await Promise.all(Array.from({ length: count }, () => this.ask(url, options))));
     } finally {
-      button.disabled = false;
+      this.sending = false;
+      byId("try-send").disabled = !this.one;
     }
   }
 
