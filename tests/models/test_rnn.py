@@ -266,6 +266,12 @@ def test_what_the_steps_do_not_run_is_refused(tmp_path):
     )
 
 
+def test_a_network_that_samples_draws_the_same_in_its_steps(tmp_path):
+    """As with dropout at work: `row_check` says whether it may be served."""
+    code = CODE.replace("self.gru(samples)", "self.gru(samples + torch.rand_like(samples))")
+    loaded(write_model(tmp_path / "m", TOML, code))
+
+
 def test_weights_that_a_hook_computes_at_each_call_are_those_of_the_steps(tmp_path):
     model = loaded(built(tmp_path / "m", "nn.utils.spectral_norm(self.gru, 'weight_hh_l0')"))
     x = torch.randn(1, 7, 4)
