@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -130,7 +131,9 @@ def _move(module: nn.Module, device: torch.device, dtype: torch.dtype | None) ->
     def moved(value: torch.Tensor) -> torch.Tensor:
         return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
 
-    module.to(device=device)._apply(moved)  # type: ignore[no-untyped-call]
+    turns = any(value.is_complex() for value in chain(module.parameters(), module.buffers()))
+    module.to(device=device, dtype=None if turns else dtype)  # one of its own may move more
+    module._apply(moved)  # type: ignore[no-untyped-call]
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue

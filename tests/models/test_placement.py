@@ -47,6 +47,19 @@ def test_precision_is_inside_only(precision):
     assert {weight.dtype for weight in placed.call.state_dict().values()} == {dtype, torch.complex64}
 
 
+def test_what_a_network_moves_itself_has_the_precision_too():
+    class Moves(nn.Linear):
+        extra = torch.ones(4)
+
+        def to(self, *args, **kwargs):
+            self.extra = self.extra.to(*args, **kwargs)
+            return super().to(*args, **kwargs)
+
+    network = Moves(4, 4)
+    place(model_of(network), Placement(precision="bf16"))
+    assert {network.extra.dtype, network.weight.dtype} == {torch.bfloat16}
+
+
 def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
     class Holds(nn.Module):
         def __init__(self):
