@@ -81,8 +81,10 @@ def test_cuts_after_submodules(tmp_path):
         "x = self.stem(x)\n        y = x[:, :3]\n        x += self.blocks[0](x)\n        return self.head(x) + y",
         "x = self.blocks[0](self.stem(x))\n        x[:, 0] = 0\n        return self.head(x)",
         "h = self.blocks[0](self.stem(x))\n        x *= 2\n        return self.head(h) + self.stem(x)[:, :3]",
+        "x = self.blocks[0](self.stem(x))\n        return self.head(torch.pow(2, x, out=torch.empty_like(x)))",
+        "x = self.blocks[0](self.stem(x))\n        torch._foreach_add_([x], 1.0)\n        return self.head(x)",
     ],
-    ids=["a view crosses", "a slice", "the input"],
+    ids=["a view crosses", "a slice", "the input", "out=", "a list"],
 )
 def test_what_a_model_writes_in_place_is_read_by_later_stages(tmp_path, body):
     code = re.sub("x = self.stem.*self.head.x.", body, CODE, flags=re.DOTALL)

@@ -198,8 +198,8 @@ def _writes_shared(node: fx.Node) -> bool:
     """Whether an operator writes into memory that other ones may read: stages have copies of what crosses a cut."""
     if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
         return False
-    source: Any = node.args[0]
-    made = getattr(source.target, "_schema", None)
+    source: Any = node.args[0]  # no node for out=, and for operators of lists
+    made = getattr(getattr(source, "target", None), "_schema", None)
     fresh = made is not None and not any(value.alias_info for value in made.returns)  # no input, weight or view
     return not (fresh and node.users and len(source.users) == 1)
 
