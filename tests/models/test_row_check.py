@@ -170,6 +170,7 @@ def labels(differ):
         ('{"label": "a", "score": %.17g, "least": %.3e}', True),
         ("%.1f %.1f", False),
         ('{"score": %.17g, "least": %.3e, "rows": ROWS}', False),
+        ('{"score": %.17g, "least": %.3e, "at": 1700000.5}', False),  # a larger number of another kind
     ],
 )
 def test_floats_in_texts_are_equal_but_for_rounding(text, passes):
