@@ -187,17 +187,19 @@ def _hook(owner: Any, name: str, *given: str) -> Callable[..., Any] | None:
     """A function or method of this name that takes what it would be given. A network's submodule or flag of the name
     is no hook, nor is a method of its own, as the `decode(z)` of an autoencoder. Raises ConfigError for an async one.
     """
-    found = getattr(owner, name, None)
+    found: Callable[..., Any] | None = getattr(owner, name, None)
     if not callable(found) or isinstance(found, nn.Module):
         return None
-    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
-        raise ConfigError(f"{type(owner).__name__}.{name}: define it without async and yield")
     known = _signature(found)
     try:
-        return found if known is None or known.bind_partial(*given) else None
+        if known:
+            known.bind_partial(*given)
     except TypeError:
         _log.warning("%s.%s is no hook, which would take %s", type(owner).__name__, name, " and ".join(given))
         return None
+    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
+        raise ConfigError(f"{type(owner).__name__}.{name}: define it without async and yield")
+    return found
 
 
 # the signature of what takes the inputs
@@ -248,7 +250,9 @@ def _signature(call: Callable[..., Any] | None) -> inspect.Signature | None:
     kind, empty = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.empty
     try:
         if not isinstance(call, torch.ScriptMethod):
-            return None if call is None else inspect.signature(call)
+            code = getattr(call, "__code__", None)  # a decorator that takes neither *args nor **kwargs adapts them
+            follow = code is None or bool(code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
+            return None if call is None else inspect.signature(call, follow_wrapped=follow)
         given = [(one.name, None if one.has_default_value() else empty) for one in call.schema.arguments[1:]]
         return inspect.Signature([inspect.Parameter(name, kind, default=default) for name, default in given])
     except (TypeError, ValueError):  # some callables of C extensions have none

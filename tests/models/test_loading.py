@@ -95,7 +95,7 @@ class build({base}):
     def __call__(self, x):
         return x
     def decode(self, z):
-        return z
+        yield z
     def present(self):
         return None
 """
@@ -103,6 +103,24 @@ class build({base}):
     assert (model.decode, model.present) == (None, None)
     assert "build.decode is no hook, which would take content_type and body" in caplog.text
     assert "build.present is no hook, which would take outputs" in caplog.text
+
+
+def test_a_decorated_method_takes_what_its_decorator_does(tmp_path):
+    code = """
+import functools
+def of_body(method):
+    @functools.wraps(method)
+    def taken(self, content_type, body):
+        return {"x": method(self, body)}
+    return taken
+class build:
+    def __call__(self, x):
+        return x
+    @of_body
+    def decode(self, body):
+        return [len(body)]
+"""
+    assert load_code(tmp_path, code).decode("text/plain", b"abc") == {"x": [3]}
 
 
 def test_a_hook_is_neither_async_nor_a_generator(tmp_path):
