@@ -78,14 +78,15 @@ class Friendly(Codec):
         field = uploads[0].field if len(uploads) == 1 else "body"
         parts: list[dict[str, Column]] = []
         parameters, json_bytes = None, 0
+        takes_own = any(spec.name == "parameters" for spec in served.info.client_inputs)
         for upload in uploads:
             if upload.kind == "json" or is_plain_json(served, upload):
                 json_bytes += len(upload.data)
                 if json_bytes > limits.json:
                     raise too_much_json(field, limits.json, json_bytes, served.info)
                 value = load_json(upload.data, upload.field)
-                if len(uploads) == 1 and isinstance(value, dict) and isinstance(value.get("parameters"), dict):
-                    parameters = parameters_of(value, value.pop("parameters"), "parameters", frozenset()) or None
+                if len(uploads) == 1 and isinstance(value, dict) and not takes_own:
+                    parameters = parameters_of(value, value.pop("parameters", None), "parameters", frozenset()) or None
                 parts += json_parts(served, value, upload.field)
             else:
                 parts.append(file_columns(served, upload))

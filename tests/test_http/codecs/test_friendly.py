@@ -117,11 +117,13 @@ def test_rows(model: FakeServed, kind: str | None, body: bytes, single: bool, ar
 
 
 def test_parameters_are_beside_the_inputs() -> None:
-    for given, taken in ((b'{"gain": 2, "mode": null}', {"gain": 2}), (b"{}", None)):
+    for given, taken in ((b'{"gain": 2, "mode": null}', {"gain": 2}), (b"{}", None), (b"null", None)):
         call = decode(VECTOR, JSON, b'{"x": [1, 2, 3, 4], "parameters": %s}' % given)
         assert (call.rows, call.single, call.parameters) == (1, True, taken)
     own = served("m", (spec("parameters", "FP32", 2),), Y)
     assert decode(own, JSON, b'{"parameters": [1, 2]}').parameters is None
+    own = served("m", (spec("parameters", "BYTES"),), Y)
+    assert decode(own, JSON, b'{"parameters": {"b64": "YQ=="}}').arrays[0].tolist() == [b"a"]
 
 
 @pytest.mark.parametrize(
