@@ -76,9 +76,10 @@ def reads_of(work: Callable[[], object]) -> list[torch.UntypedStorage]:
     """Run `work`, and return the memory that it reads and has not made.
 
     A graph reads it at each replay, also if the model has replaced it since, as a table for the length of its last
-    batch: hold it as long as the graph. Not for a capture: torch's compiled code does not run within a dispatch mode.
+    batch: hold it as long as the graph. What is compiled runs as it was written, here and, meanwhile, elsewhere: torch
+    would not run its code within a dispatch mode, nor ever again.
     """
-    with _Reads() as reads:
+    with torch.compiler.set_stance("force_eager"), _Reads() as reads:
         work()
     return [*reads.found.values()]
 

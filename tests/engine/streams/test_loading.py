@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from app.engine.device import Completion, DeviceOptions
 from app.engine.executor import Job, Stop
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.worker_memory import Shape, WorkerMemory
+from app.engine.streams.worker_memory import Shape, WorkerMemory, reads_of
 from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
@@ -326,6 +327,24 @@ def test_what_a_graph_reads_stays_where_it_is() -> None:
         slots = bench.arrive_rows([np.ones(length, np.int64)] * 3)
         assert bench.ran(slots).ran.outputs[0].tolist() == [sum(range(length))] * 3
         bench.pool.give_back(slots)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_compiled_code_reads_is_found_and_it_stays_compiled(whole: bool) -> None:
+    """It was captured as written, or with `fullgraph` raised for ever."""
+    ran: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        return lambda *given: (ran.append(graph), graph(*given))[1]
+
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    compiled = torch.compile(model, backend=backend, fullgraph=whole)
+    with torch.inference_mode():
+        compiled(x)
+        found = {one.data_ptr() for one in reads_of(lambda: compiled(x))}
+        compiled(x)
+    assert found == {one.data_ptr() for one in (x, model.weight, model.bias)}
+    assert len(ran) == 2
 
 
 def test_trials_return_outputs_of_rows_that_are_padded_no_further_than_the_longest() -> None:
