@@ -262,9 +262,9 @@ def _tables(table: type[BaseModel]) -> dict[str, type[BaseModel]]:
     }
 
 
-def not_installed(name: str, packages: str = "") -> ConfigError:
+def not_installed(name: str, packages: str = "", why: str = "is not installed") -> ConfigError:
     """The error for a missing optional library. Says what to install, by its names on PyPI, and where."""
-    return ConfigError(f"{name} is not installed: pip install {packages or name}, in the environment {sys.prefix}")
+    return ConfigError(f"{name} {why}: pip install {packages or name}, in the environment {sys.prefix}")
 
 
 def refused(exc: OSError) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from app.models.sources import hubs
+from app.models.sources.imports import optional
 
 from .folders import TOML, edit_json, loaded, refused, table, toml_of, try_out, write_model
 
@@ -135,6 +138,20 @@ def test_a_missing_library_says_what_to_install(tmp_path, monkeypatch, source, p
     monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=lambda *given: None)])
     wanted = f"{package} is not installed: pip install {package}, in the environment {sys.prefix}"
     assert wanted in refused(folder_with(tmp_path, source))
+
+
+@pytest.mark.parametrize(("source", "package", "older"), [
+    ("hf:some/model", "transformers", "4.57.6"), ("model.onnx", "onnxruntime", "1.23.2"),
+])  # fmt: skip
+def test_a_library_that_is_too_old_is_refused(tmp_path, monkeypatch, source, package, older):
+    """The first is many people's own; its masks and caches differ, and some models fail with errors of theirs."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (oldest,) = {one for extra in project["optional-dependencies"].values() for one in extra if package in one}
+    monkeypatch.setattr(optional(package), "__version__", older)
+    wanted = f"{package} {older} is too old: pip install '{oldest}', in the environment {sys.prefix}"
+    folder = folder_with(tmp_path, source)
+    (folder / "model.onnx").touch()
+    assert wanted in refused(folder)
 
 
 def test_importing_the_registry_imports_no_extra():

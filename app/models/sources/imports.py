@@ -39,6 +39,9 @@ _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing, so 
 _MOST_NAMES = 20  # of callables that an error lists
 _SHORT_BUILD_S = 1.0  # without transformers, nothing is replaced
 
+#: The oldest releases that serve, as in pyproject.toml, which binds only what is installed by its extras.
+_OLDEST = {"transformers": "5.17", "onnxruntime": "1.24"}
+
 #: By file of an imported module: its modification time and size when a load first saw it.
 _seen: dict[str, tuple[int, int]] = {}
 
@@ -67,11 +70,18 @@ def optional(module: str) -> ModuleType:
     top = module.partition(".")[0]
     try:
         with _IMPORTING:
+            library = importlib.import_module(top)
+            if top in _OLDEST and _release(library.__version__) < _release(_OLDEST[top]):
+                raise not_installed(f"{top} {library.__version__}", f"'{top}>={_OLDEST[top]}'", "is too old")
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != top:
             raise
         raise not_installed(top) from None
+
+
+def _release(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2]]
 
 
 def import_callable(module: str, name: str, folder: Path) -> Any:
@@ -111,12 +121,10 @@ def source_hint(error: BaseException, source: str) -> str:
         return "; it is called with `kwargs` of model.toml alone, and returns the model that is then called with inputs"
     if not isinstance(error, ImportError) or not error.name:
         return ""
-    package = error.name.partition(".")[0]
-    if package == _NAME:
-        return _shadowed(error.name)
-    if isinstance(error, ModuleNotFoundError) and package == source.partition(":")[0].partition(".")[0]:
+    package, wanted = error.name.partition(".")[0], source.partition(":")[0].partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package == wanted != _NAME:
         return "; install the package where the server runs, or put the folder that holds it on PYTHONPATH"
-    return ""
+    return _shadowed(error.name)
 
 
 def _shadowed(module: str) -> str:
