@@ -21,7 +21,7 @@ help:
 	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
 	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray: large packages"
-	@echo "make test-oldest   engine and models on the oldest torch and transformers that pyproject.toml allows"
+	@echo "make test-oldest   engine, models and HTTP on the oldest libraries that pyproject.toml allows"
 	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: figures into docs/bench/"
@@ -65,11 +65,12 @@ $(STAMP)-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 # An environment of its own, with what these releases need of the packages that are pinned for newer ones. Wheels with
 # CUDA bring gigabytes along, which go where PIP_ARGS names others.
 OLD := $(VENV)-oldest
-OLDEST = $(shell sed -nE 's/.*"(torch|transformers)>=([0-9.]+)".*/\1==\2.*/p' pyproject.toml | sort -u)
+AGED := torch|transformers|onnxruntime|pydantic|httptools
+OLDEST = $(shell sed -nE 's/.*"($(AGED))>=([0-9.]+)".*/\1==\2.*/p' pyproject.toml | sort -u)
 $(OLD)/.installed: pyproject.toml constraints.txt
 	@echo "installing into $(OLD), with $(OLDEST): two or three minutes, once"
 	@$(PYTHON) -m venv $(OLD)
-	@grep -vE '^(torch|transformers|huggingface_hub|setuptools)==' constraints.txt >$(OLD)/constraints.txt
+	@grep -vE '^($(AGED)|huggingface_hub|pydantic_core|setuptools)==' constraints.txt >$(OLD)/constraints.txt
 	@$(OLD)/bin/python -m pip install --disable-pip-version-check -q --no-compile -c $(OLD)/constraints.txt $(PIP_ARGS) \
 		$(patsubst %,'%',$(OLDEST)) -e '.[test]'
 	@touch $@
@@ -125,7 +126,7 @@ test-more: $(STAMP)-more
 
 # Beside the pinned versions, which all other tests run on.
 test-oldest: $(OLD)/.installed
-	$(ONE_THREAD) $(OLD)/bin/python -m pytest -q $(ARGS) tests/engine tests/models
+	$(ONE_THREAD) $(OLD)/bin/python -m pytest -q $(ARGS) tests/engine tests/models tests/test_http
 
 test-experiments: $(STAMP)-test
 	$(BIN)/mypy --explicit-package-bases experiments loadtest
