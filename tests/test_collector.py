@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -43,8 +44,8 @@ class World:
         self.log.clear()
         for one in inputs:
             one()
-        if self.collector._returning is not None:
-            await self.collector._returning
+        if self.collector._returning is not None:  # it may be done, its callback not yet called, from Python 3.14 on
+            await asyncio.wait([self.collector._returning])
         return self.log.copy()
 
 
