@@ -23,9 +23,8 @@ from app.errors import ConfigError, not_installed, presentable
 from app.models.sources.namespace import Namespace, current
 from app.user_code import place_of
 
-#: Our package, and its name.
+#: Our package.
 OURS = Path(__file__).resolve().parents[2]
-_NAME = "app"
 
 #: Held while anything is imported for a model: models load on several threads, and a package that replaces itself
 #: during its import, as transformers does, is incomplete for other threads meanwhile.
@@ -40,7 +39,7 @@ _MOST_NAMES = 20  # of callables that an error lists
 _SHORT_BUILD_S = 1.0  # without transformers, nothing is replaced
 
 #: The oldest releases that serve, as in pyproject.toml, which binds only what is installed by its extras.
-_OLDEST = {"transformers": "5.17", "onnxruntime": "1.24"}
+_OLDEST = {"transformers": (5, 17), "onnxruntime": (1, 24)}
 
 #: By file of an imported module: its modification time and size when a load first saw it.
 _seen: dict[str, tuple[int, int]] = {}
@@ -71,17 +70,13 @@ def optional(module: str) -> ModuleType:
     try:
         with _IMPORTING:
             library = importlib.import_module(top)
-            if top in _OLDEST and _release(library.__version__) < _release(_OLDEST[top]):
-                raise not_installed(f"{top} {library.__version__}", f"'{top}>={_OLDEST[top]}'", "is too old")
+            if (oldest := _OLDEST.get(top)) and tuple(map(int, library.__version__.split(".")[:2])) < oldest:
+                raise not_installed(f"{top} {library.__version__}", f"'{top}>={oldest[0]}.{oldest[1]}'", "is too old")
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != top:
             raise
         raise not_installed(top) from None
-
-
-def _release(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")[:2]]
 
 
 def import_callable(module: str, name: str, folder: Path) -> Any:
@@ -122,16 +117,14 @@ def source_hint(error: BaseException, source: str) -> str:
     if not isinstance(error, ImportError) or not error.name:
         return ""
     package, wanted = error.name.partition(".")[0], source.partition(":")[0].partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and package == wanted != _NAME:
+    if isinstance(error, ModuleNotFoundError) and package == wanted != OURS.name:
         return "; install the package where the server runs, or put the folder that holds it on PYTHONPATH"
     return _shadowed(error.name)
 
 
 def _shadowed(module: str) -> str:
     """A hint for a `module` that was looked for in our package instead of the user's; "" for other names."""
-    if module.partition(".")[0] != _NAME:
-        return ""
-    return f"; app is Starling's own package, {OURS}: rename yours"
+    return f"; app is Starling's own package, {OURS}: rename yours" if module.partition(".")[0] == OURS.name else ""
 
 
 # packages that have changed
