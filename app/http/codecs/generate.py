@@ -44,7 +44,7 @@ class Generate(TextGeneration):
         return self._sent
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
-        own = parameters_of(self.body, self.body.get("parameters"), "parameters", frozenset())
+        own = parameters_of(self.body, self.body.get("parameters"), "parameters")
         beside = {name: value for name, value in self.body.items() if name not in (*_FIELDS, self._sent)}
         given = {name: _single(value) for name, value in beside.items()}
         for name, value in own.items():

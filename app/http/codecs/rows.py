@@ -40,7 +40,7 @@ class V1(Codec):
         value = load_json(body)
         parts = json_parts(served, _instances(value), "instances", many=True)
         call = stacked(served.info, parts, "instances")
-        call.parameters = parameters_of(value, value.get("parameters"), "parameters", frozenset()) or None
+        call.parameters = parameters_of(value, value.get("parameters"), "parameters") or None
         return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
@@ -86,7 +86,7 @@ class Friendly(Codec):
                     raise too_much_json(field, limits.json, json_bytes, served.info)
                 value = load_json(upload.data, upload.field)
                 if len(uploads) == 1 and isinstance(value, dict) and not takes_own:
-                    parameters = parameters_of(value, value.pop("parameters", None), "parameters", frozenset()) or None
+                    parameters = parameters_of(value, value.pop("parameters", None), "parameters") or None
                 parts += json_parts(served, value, upload.field)
             else:
                 parts.append(file_columns(served, upload))

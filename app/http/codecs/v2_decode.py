@@ -134,7 +134,9 @@ def _place(kind: str, index: int, tensor: object) -> str:
     return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
 
-def parameters_of(request: Mapping[str, Any], value: Any, where: str, unsupported: frozenset[str]) -> dict[str, Any]:
+def parameters_of(
+    request: Mapping[str, Any], value: Any, where: str, unsupported: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """The parameters of a request, an input or an output that are not null. Raises BadRequest."""
     if value is None:
         return {}
